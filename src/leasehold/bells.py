@@ -1,0 +1,30 @@
+"""What a thread sleeps on until somebody rings. The asyncio one is in :mod:`leasehold.aio`."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+
+class ThreadBell:
+    """One bit that can be waited for: a ring before the wait counts, several count as one.
+
+    Ringing never blocks and takes no lock that a destructor or a signal handler could already hold.
+    """
+
+    __slots__ = ("_gate",)
+
+    def __init__(self) -> None:
+        self._gate = allocate_lock()
+        self._gate.acquire()
+
+    def ring(self) -> None:
+        try:
+            self._gate.release()
+        except RuntimeError:
+            pass  # it has rung already
+
+    def wait(self, seconds: float | None) -> bool:
+        """Sleep until rung, at most so many seconds (None: however long). True when it rang."""
+        if seconds is None:
+            return self._gate.acquire()
+        return self._gate.acquire(timeout=min(max(seconds, 0.0), 1e6))

@@ -1,0 +1,31 @@
+"""The local clock that deadlines are told by.
+
+CLOCK_BOOTTIME where there is one: it never jumps, and it goes on while a laptop sleeps, as the
+store's clock does. Elsewhere the monotonic clock.
+"""
+
+from __future__ import annotations
+
+import time
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def now() -> float:
+        """Seconds since boot, suspended time included."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def now_us() -> int:
+        """Microseconds since boot, suspended time included."""
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
+
+else:  # macOS, Windows
+    now = time.monotonic
+
+    def now_us() -> int:
+        """Microseconds of the monotonic clock."""
+        return time.monotonic_ns() // 1000
+
+
+def wall_us() -> int:
+    """Microseconds of the wall clock. Only for tokens and for people to read; never for expiry."""
+    return time.time_ns() // 1000

@@ -1,0 +1,351 @@
+"""How a lease is taken, kept and given back: written once, for threads and for tasks.
+
+Everything here is a generator of *effects*: it yields a :class:`Run` (a store operation), a :class:`Wait` or a
+:class:`Listen`, and is sent the result. The shells in ``lock.py`` and ``aio.py`` carry them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+from . import policy
+from .core import CLOSED, INTERRUPTED, TAKEN, Claim, Core, Spec, Unsettled
+from .errors import AcquireTimeout, StoreError, StoreNotReady, StoreUnavailable
+from .log import ERROR, log
+from .model import LeaseInfo, LockMetrics
+from .protocol import BROKEN, RENEWED, SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Renewal, Steps
+
+if TYPE_CHECKING:
+    from .core import BaseLease
+
+T = TypeVar("T")
+Effects: TypeAlias = Generator["Run | Wait | Listen", Any, T]
+
+BATCH = 200
+"""Renewals in one store operation."""
+PAGE = 500
+"""Records in one page of a listing."""
+TIDY_EVERY = 3600.0
+RETRY = 0.25
+"""How soon a call that failed is tried again; growing from here."""
+
+
+class Run(NamedTuple):
+    """Run a store operation within so many seconds; the result is its result."""
+
+    steps: Steps[Any]
+    limit: float
+
+
+class Wait(NamedTuple):
+    """Sleep until the bell rings, at most so many seconds (None: however long)."""
+
+    bell: Bell
+    seconds: float | None
+
+
+class Listen(NamedTuple):
+    """See that rings for this attempt arrive. The result is whether they will."""
+
+    attempt: str
+    busy: Busy | None
+
+
+class WrongShape(ValueError):
+    """The name is in use as another kind of lock."""
+
+
+class Taken(NamedTuple):
+    claim: Claim
+    sent: float
+
+
+def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> Effects[Taken]:
+    """Ask until the lease is granted; wait in between. Raises AcquireTimeout, StoreUnavailable.
+
+    However it ends other than by returning, the caller must then abandon the attempt.
+    """
+    timing = spec.timing
+    started = core.now()
+    ends = None if timeout is None else started + timeout
+    pauses = policy.pauses(spec.poll, spec.backoff)
+    failing_since: float | None = None
+    retry = RETRY
+    listened = False
+    try:
+        while True:
+            core.check_open()
+            sent = core.now()
+            limit = timing.call_limit
+            if ends is not None and ask.queue:
+                limit = min(limit, max(0.5, ends - sent))
+            try:
+                reply = yield Run(core.store.acquire(ask), limit)
+            except StoreUnavailable as error:
+                # Whether it was granted is not known. The same attempt asked again will find out.
+                now = core.now()
+                failing_since = sent if failing_since is None else failing_since
+                core.tell("unavailable", ask.name, None, str(error))
+                out_of_time = now >= ends if ends is not None else now - failing_since >= policy.UNAVAILABLE_LIMIT
+                if out_of_time or not ask.queue:
+                    raise
+                yield Wait(bell, retry if ends is None else min(retry, ends - now))
+                retry = min(retry * 2, 2.0)
+                continue
+            failing_since, retry = None, RETRY
+            if isinstance(reply, Grant):
+                if core.now() < sent + timing.ttl - timing.margin:
+                    claim = Claim(ask.name, ask.attempt, reply.token, reply.hint, sent + timing.ttl)
+                    _tell_taken(core, claim, reply.taken_from)
+                    return Taken(claim, sent)
+                continue  # the answer came too late to be of use: ask for a new term
+            if isinstance(reply, Mismatch):
+                raise WrongShape(
+                    f"{ask.name!r} is in use as a {reply.shape} with limit {reply.limit}; "
+                    f"it cannot be a {ask.shape} with limit {ask.limit} at the same time"
+                )
+            now = core.now()
+            if not ask.queue or (ends is not None and now >= ends):
+                raise _timed_out(core, ask, reply, now - started)
+            listened = True
+            pushed = yield Listen(ask.attempt, reply)
+            pause = policy.FALLBACK if pushed else next(pauses)
+            if reply.expires_in is not None:
+                pause = min(pause, max(0.001, reply.expires_in + policy.STAGGER * (reply.place or 0)))
+            yield Wait(bell, pause if ends is None else min(pause, max(0.0, ends - core.now())))
+    finally:
+        if listened:
+            core.driver.forget(ask.attempt)
+
+
+def owes(ask: Ask, error: BaseException) -> bool:
+    """Whether an acquire that ended with ``error`` may have left something in the store."""
+    if isinstance(error, AcquireTimeout):
+        return ask.queue
+    return not isinstance(error, (StoreNotReady, WrongShape))
+
+
+def abandon(core: Core, ask: Ask, error: BaseException) -> Effects[None]:
+    """See to it that the attempt holds nothing. If the store does not answer, the keeper goes on trying."""
+    until = core.now() + max(ask.ttl / SECOND, policy.WAITER_TTL)
+    if not isinstance(error, StoreUnavailable):
+        try:
+            yield Run(core.store.abandon(ask.name, ask.attempt), 1.0)
+            return
+        except StoreError:
+            pass
+    core.settle(Unsettled(ask.name, ask.attempt, until))
+
+
+def release(core: Core, lease: BaseLease) -> Effects[bool]:
+    """Give back a lease that the caller has ended. False when the store says that it was another's already."""
+    claim, timing = lease._claim, lease._spec.timing
+    try:
+        given: bool = yield Run(
+            core.store.release(claim.name, claim.attempt, claim.token, claim.hint), timing.call_limit
+        )
+    except StoreError as error:
+        core.settle(claim.owed())
+        core.tell("release_failed", claim.name, claim.token, str(error))
+        raise
+    if given:
+        core.tell("released", claim.name, claim.token)
+    return given
+
+
+def renew(core: Core, lease: BaseLease, ttl: float | None) -> Effects[None]:
+    """Renew one lease because its holder asks for it. Raises LeaseLost or StoreUnavailable."""
+    lease.check()
+    ttl = lease.ttl if ttl is None else policy.seconds(ttl, "ttl")
+    if ttl <= lease._spec.timing.margin:
+        raise ValueError(f"ttl of {ttl:g} s is not longer than the margin of {lease._spec.timing.margin:g} s")
+    yield from _renew_batch(core, [lease], ttl, lease._spec.timing.call_limit, fail=True)
+    lease.check()
+
+
+def close(core: Core, limit: float, bell: Bell) -> Effects[None]:
+    """Mark what is held as lost and give it back; see waiters off; all within ``limit``."""
+    ends = core.now() + limit
+    for waiting in list(core.asking.values()):
+        waiting.ring()
+    for lease in list(core.leases.values()):
+        core.end(lease, CLOSED)
+        core.unsettled.append(lease._claim.owed())
+    while core.unsettled and core.now() < ends:
+        yield from _settle(core, ends)
+    while core.asking and core.now() < ends:
+        yield Wait(bell, 0.005)
+
+
+# Keeping.
+
+
+def keep(core: Core, bell: Bell) -> Effects[None]:
+    """The keeper: renew what is due, settle what is open, sleep until the next is due. Ends when ``closed``."""
+    tidy_at = core.now()
+    yield Listen("", None)  # for news of what is held
+    while core.closed is None and not (core.dropped and not core.leases):
+        try:
+            yield from _settle(core)
+            yield from _renew_due(core)
+            if core.now() >= tidy_at:
+                tidy_at = core.now() + TIDY_EVERY
+                yield Run(core.store.tidy(), policy.CALL_LIMIT)
+        except Exception as error:  # a keeper that dies would lose every lease
+            log(ERROR, "the keeper stumbled and goes on: %s", error, exc=error)
+            yield Wait(bell, RETRY)
+        now = core.now()
+        core.next_look = _next_look(core, now)
+        yield Wait(bell, None if core.next_look == float("inf") else max(0.0, core.next_look - now))
+
+
+def _next_look(core: Core, now: float) -> float:
+    if core.unsettled:
+        return now + RETRY * 2
+    due = min((lease._due for lease in list(core.leases.values())), default=float("inf"))
+    if due == float("inf") and core.busy:
+        # Leases come and go. Look again when one that comes now would be due: then none has to wake us.
+        due = now + core.cadence
+    core.busy = False
+    return due
+
+
+def _renew_due(core: Core) -> Effects[None]:
+    now = core.now()
+    urgent, core.urgent = core.urgent, set()
+    held = [lease for lease in list(core.leases.values()) if lease._deadline > now]
+    if not any(lease._due <= now or lease._claim.attempt in urgent for lease in held):
+        return
+    due = []
+    for lease in held:
+        every = lease._spec.timing.renew_every
+        if lease._due > now + every / 5 and lease._claim.attempt not in urgent:
+            continue  # what is nearly due goes along, the rest has time
+        if lease._may_renew(now):
+            due.append(lease)
+        else:
+            lease._due = now + min(every / 4, 1.0)  # a beat may still come in time
+    for start in range(0, len(due), BATCH):
+        batch = due[start : start + BATCH]
+        now = core.now()
+        cadence = min(lease._spec.timing.renew_every for lease in batch)
+        left = min(lease._deadline for lease in batch) - now
+        yield from _renew_batch(core, batch, None, max(0.05, min(policy.CALL_LIMIT, cadence, left)))
+
+
+def _renew_batch(
+    core: Core, leases: list[BaseLease], ttl: float | None, limit: float, fail: bool = False
+) -> Effects[None]:
+    sent = core.now()
+    terms = [lease.ttl if ttl is None else ttl for lease in leases]
+    asks = [
+        Renewal(lease.name, lease._claim.attempt, lease.token, int(term * SECOND))
+        for lease, term in zip(leases, terms, strict=True)
+    ]
+    try:
+        outcomes = yield Run(core.store.renew(asks), limit)
+    except StoreError as error:
+        core.renewal_failures += len(leases)
+        for lease in leases:
+            _renewal_failed(core, lease, error)
+        if fail:
+            raise
+        return
+    for lease, term, outcome in zip(leases, terms, outcomes, strict=True):
+        if outcome == RENEWED:
+            core.renewals += 1
+            lease._renewed(sent, term)
+        else:
+            core.renewal_failures += 1
+            core.end(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
+
+
+def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
+    """Unknown, not lost: try again soon. A failed *cycle* is counted once per ``renew_every``."""
+    now = core.now()
+    timing = lease._spec.timing
+    if now >= lease._cycle:
+        lease._failures += 1
+        lease._cycle = now + timing.renew_every
+        core.tell("renewal_failed", lease.name, lease.token, str(error))
+        if lease._failures >= timing.max_renew_failures:
+            core.end(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
+    lease._due = now + min(timing.renew_every / 4, 1.0)
+
+
+def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
+    """Give back what is owed; what the store does not take now stays on the list until the store forgets it."""
+    for _ in range(len(core.unsettled)):
+        owed = core.unsettled.popleft()
+        try:
+            limit = max(0.1, min(policy.CALL_LIMIT, ends - core.now()))
+            if owed.token is None:
+                steps = core.store.abandon(owed.name, owed.attempt)
+            else:
+                steps = core.store.release(owed.name, owed.attempt, owed.token, None)
+            yield Run(steps, limit)
+        except StoreError:
+            if core.now() < owed.until:
+                core.unsettled.append(owed)
+
+
+# Looking.
+
+
+def info(holding: Holding) -> LeaseInfo:
+    """A holding for people: wall-clock times, data decoded."""
+    import json
+    from datetime import datetime, timedelta
+
+    now = datetime.now(UTC)
+    return LeaseInfo(
+        holding.name,
+        holding.kind,
+        holding.owner,
+        holding.token,
+        None if holding.data is None else json.loads(holding.data),
+        now - timedelta(seconds=holding.age),
+        now + timedelta(seconds=holding.expires_in),
+        holding.waiters,
+    )
+
+
+def metrics(core: Core, holdings: Iterable[Holding]) -> LockMetrics:
+    by_kind: dict[str, int] = {}
+    by_owner: dict[str, int] = {}
+    ages = []
+    expired = 0
+    for holding in holdings:
+        if holding.expires_in <= 0:
+            expired += 1
+            continue
+        ages.append(holding.age)
+        by_kind[holding.kind] = by_kind.get(holding.kind, 0) + 1
+        by_owner[holding.owner] = by_owner.get(holding.owner, 0) + 1
+    average = sum(ages) / len(ages) if ages else 0.0
+    longest = max(ages, default=0.0)
+    return LockMetrics(len(ages), by_kind, by_owner, average, longest, expired, core.renewals, core.renewal_failures)
+
+
+def _tell_taken(core: Core, claim: Claim, previous: Holding | None) -> None:
+    if previous is None:
+        core.tell("acquired", claim.name, claim.token, f"token {claim.token}")
+    else:
+        since = f"expired for {-previous.expires_in:.3g} s" if previous.expires_in <= 0 else "which has died"
+        core.tell("taken_over", claim.name, claim.token, f"from {previous.owner}, {since}")
+
+
+def _timed_out(core: Core, ask: Ask, busy: Busy, waited: float) -> AcquireTimeout:
+    after = f" within {waited:.3g} s" if waited >= 0.001 else ""
+    who = "it is busy"
+    if busy.holder is not None:
+        holder = busy.holder
+        who = (
+            f"held by {holder.owner} for {holder.age:.3g} s (token {holder.token}, until in {holder.expires_in:.3g} s)"
+        )
+    if busy.place is not None:
+        who += f"; {busy.place} ahead in the queue"
+    core.tell("busy", ask.name, None, who)
+    return AcquireTimeout(f"{ask.name!r} could not be had{after}: {who}", busy.holder and info(busy.holder))

@@ -1,0 +1,269 @@
+"""The entry of a name: who holds it, who waits for it, and every rule about that. Pure: time is an argument.
+
+A name has a capacity (``limit``), *holders* that each take a weight of it, and one FIFO *queue*. A lock has capacity 1;
+a semaphore n; of a read/write lock a reader takes 1 and a writer all. Each permit has an expiry of its own.
+
+All times are microseconds of one clock, the store's. ``wall`` goes into tokens only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from .policy import FIRST_TERM, WAITER_TTL
+from .protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Holding, Mismatch, Reply
+
+_FIRST_TERM = int(FIRST_TERM * SECOND)
+_WAITER_TTL = int(WAITER_TTL * SECOND)
+
+# How a permit stands.
+WAITING = 0
+GRANTED = 1  # by another's release, for a first term; its waiter has yet to claim it
+HELD = 2
+INTERRUPTED = 3  # by break_lease: renewal is refused
+RESTING = 4  # given back, or its holder died, before min_hold was over: nobody's until it expires
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+class Permit:
+    """One attempt's share of a name, waiting or held. ``rest`` is its ``min_hold``, counted from ``acquired``."""
+
+    __slots__ = (
+        "acquired",
+        "attempt",
+        "data",
+        "expires",
+        "kind",
+        "owner",
+        "rest",
+        "session",
+        "state",
+        "token",
+        "ttl",
+        "weight",
+    )
+
+    def __init__(
+        self,
+        attempt: str,
+        owner: str,
+        kind: str,
+        data: str | None,
+        session: str,
+        weight: int,
+        ttl: int,
+        rest: int,
+        expires: int = 0,
+        token: int = 0,
+        acquired: int = 0,
+        state: int = WAITING,
+    ) -> None:
+        self.attempt = attempt
+        self.owner = owner
+        self.kind = kind
+        self.data = data
+        self.session = session
+        self.weight = weight
+        self.ttl = ttl
+        self.rest = rest
+        self.expires = expires
+        self.token = token
+        self.acquired = acquired
+        self.state = state
+
+    def fields(self) -> tuple[Any, ...]:
+        """What is stored, in the order of the constructor."""
+        who = (self.attempt, self.owner, self.kind, self.data, self.session, self.weight, self.ttl, self.rest)
+        return (*who, self.expires, self.token, self.acquired, self.state)
+
+    def hold(self, ttl: int, now: int) -> None:
+        """Claim or renew. Never shortens: an older request that arrives late must not cut a newer, longer term."""
+        self.ttl = ttl
+        self.expires = max(self.expires, now + ttl)
+        self.state = HELD
+
+    def seen(self, name: str, now: int, waiters: int) -> Holding:
+        age, left = (now - self.acquired) / SECOND, (self.expires - now) / SECOND
+        return Holding(name, self.attempt, self.owner, self.kind, self.data, self.token, age, left, waiters)
+
+
+class Entry:
+    """One name's state. Methods change it; ``rings`` collects whom to wake once the change is stored."""
+
+    __slots__ = ("holders", "limit", "name", "queue", "rings", "shape", "token")
+
+    def __init__(self, name: str, token: int) -> None:
+        self.name = name
+        self.token = token
+        self.shape = "lock"
+        self.limit = 1
+        self.holders: list[Permit] = []
+        self.queue: list[Permit] = []
+        self.rings: list[tuple[str, str]] = []
+
+    @classmethod
+    def load(cls, name: str, token: int, state: str) -> Entry:
+        entry = cls(name, token)
+        if state:
+            entry.shape, entry.limit, holders, queue = json.loads(state)
+            entry.holders = [Permit(*fields) for fields in holders]
+            entry.queue = [Permit(*fields) for fields in queue]
+        return entry
+
+    def dump(self) -> str:
+        """The state as text; empty when nobody holds and nobody waits."""
+        if not self.holders and not self.queue:
+            return ""
+        holders, queue = ([permit.fields() for permit in permits] for permits in (self.holders, self.queue))
+        return _encode((self.shape, self.limit, holders, queue))
+
+    # What a client asks for.
+
+    def acquire(self, ask: Ask, session: str, now: int, wall: int) -> Reply:
+        gone = self._expire(now, wall)
+        taken_from = gone.seen(self.name, now, len(self.queue)) if gone else None
+        for holder in self.holders:
+            if holder.attempt == ask.attempt and holder.state != INTERRUPTED:
+                holder.hold(ask.ttl, now)  # its answer got lost, or it claims what a release granted it
+                return Grant(holder.token, None, taken_from)
+        if not self.holders and not self.queue:
+            self.shape, self.limit = ask.shape, ask.limit
+        elif (self.shape, self.limit) != (ask.shape, ask.limit):
+            return Mismatch(self.shape, self.limit)
+        place = self._place(ask.attempt)
+        if place is None:
+            mine = Permit(ask.attempt, ask.owner, ask.kind, ask.data, session, ask.weight, ask.ttl, ask.rest)
+            if self._free() >= ask.weight and not (self.queue and ask.fair):
+                self._grant(mine, now, wall)
+                mine.hold(ask.ttl, now)
+                return Grant(mine.token, None, taken_from)
+            if ask.queue:
+                place = len(self.queue)
+                mine.expires = now + _WAITER_TTL
+                self.queue.append(mine)
+        elif self.queue[place].expires - now < _WAITER_TTL * 2 // 3:
+            self.queue[place].expires = now + _WAITER_TTL
+        return self._busy(place, now)
+
+    def renew(self, attempt: str, token: int, ttl: int, now: int) -> str:
+        holder = self._holder(attempt, token)
+        if holder is None or holder.expires <= now:
+            return GONE
+        if holder.state == INTERRUPTED:
+            return BROKEN
+        holder.hold(ttl, now)
+        return RENEWED
+
+    def release(self, attempt: str, token: int, now: int, wall: int) -> bool:
+        self._expire(now, wall)
+        holder = self._holder(attempt, token)
+        if holder is None:
+            return False
+        self._let_go(holder, holder.acquired + holder.rest, now)
+        self._promote(now, wall)
+        return True
+
+    def abandon(self, attempt: str, now: int, wall: int) -> bool:
+        permits = len(self.holders) + len(self.queue)
+        # What was never used is not subject to min_hold.
+        self.holders = [holder for holder in self.holders if holder.attempt != attempt]
+        self.queue = [waiter for waiter in self.queue if waiter.attempt != attempt]
+        found = len(self.holders) + len(self.queue) < permits
+        self._expire(now, wall)
+        if found:
+            self._promote(now, wall)
+            self._ring_head()
+        return found
+
+    def interrupt(self, force: bool, now: int, wall: int) -> bool:
+        self._expire(now, wall)
+        held = [holder for holder in self.holders if holder.state != RESTING or force]
+        for holder in held:
+            holder.state = INTERRUPTED
+            self.rings.append((holder.session, holder.attempt))
+        if force and held:
+            self.holders.clear()
+            self._promote(now, wall)
+        return bool(held)
+
+    def bury(self, dead: Collection[str], now: int, wall: int) -> Permit | None:
+        """Processes of these sessions are gone: they hold nothing, bar min_hold, and wait no more."""
+        buried = [holder for holder in self.holders if holder.session in dead]
+        for holder in buried:
+            used = holder.state != GRANTED
+            self._let_go(holder, min(holder.expires, holder.acquired + holder.rest) if used else now, now)
+        self.queue = [waiter for waiter in self.queue if waiter.session not in dead]
+        self._promote(now, wall)
+        return buried[-1] if buried else None
+
+    def seen(self, now: int) -> list[Holding]:
+        return [holder.seen(self.name, now, len(self.queue)) for holder in self.holders]
+
+    # How it moves.
+
+    def _expire(self, now: int, wall: int) -> Permit | None:
+        """Drop what has expired and let the queue move up; tells the last holder that was dropped."""
+        gone = [holder for holder in self.holders if holder.expires <= now]
+        if gone:
+            self.holders = [holder for holder in self.holders if holder.expires > now]
+        if self.queue:
+            self.queue = [waiter for waiter in self.queue if waiter.expires > now]
+            self._promote(now, wall)
+        return gone[-1] if gone else None
+
+    def _promote(self, now: int, wall: int) -> None:
+        """Grant to the head of the queue while it fits, and call whoever is at the head after that."""
+        moved = False
+        while self.queue and self._free() >= self.queue[0].weight:
+            waiter = self.queue.pop(0)
+            self._grant(waiter, now, wall)
+            self.rings.append((waiter.session, waiter.attempt))
+            moved = True
+        if moved:
+            self._ring_head()
+
+    def _grant(self, permit: Permit, now: int, wall: int) -> None:
+        self.token = permit.token = max(self.token + 1, wall)
+        permit.acquired = now
+        permit.expires = now + min(permit.ttl, _FIRST_TERM)
+        permit.state = GRANTED
+        self.holders.append(permit)
+
+    def _let_go(self, holder: Permit, not_before: int, now: int) -> None:
+        if not_before > now:
+            holder.state, holder.expires = RESTING, not_before
+            holder.attempt = holder.session = ""
+            self._ring_head()  # it has to learn the new expiry
+        else:
+            self.holders.remove(holder)
+
+    def _ring_head(self) -> None:
+        if self.queue:
+            self.rings.append((self.queue[0].session, self.queue[0].attempt))
+
+    def _busy(self, place: int | None, now: int) -> Busy:
+        first = min(self.holders, key=lambda holder: holder.expires, default=None)
+        return Busy(
+            holder=first.seen(self.name, now, len(self.queue)) if first else None,
+            place=place,
+            expires_in=(first.expires - now) / SECOND if first else None,
+            watch=tuple(holder.session for holder in self.holders if holder.session),
+        )
+
+    def _free(self) -> int:
+        return self.limit - sum(holder.weight for holder in self.holders)
+
+    def _holder(self, attempt: str, token: int) -> Permit | None:
+        for holder in self.holders:
+            if holder.attempt == attempt and holder.token == token:
+                return holder
+        return None
+
+    def _place(self, attempt: str) -> int | None:
+        for place, waiter in enumerate(self.queue):
+            if waiter.attempt == attempt:
+                return place
+        return None

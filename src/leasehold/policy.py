@@ -1,0 +1,154 @@
+"""Timing, as pure functions of numbers: what a lease may be told to do, and when it is due."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+DEFAULT_TTL = 30.0
+LONGEST_TTL = 366 * 86_400.0
+CALL_LIMIT = 5.0
+"""No call to a store takes longer than this, nor longer than its answer would be of use."""
+UNAVAILABLE_LIMIT = 30.0
+"""How long an acquire without a timeout bears a store that fails without a break."""
+FIRST_TERM = 0.7
+"""What a release grants the next waiter: long enough for a live one to claim, and all that a dead one costs."""
+WAITER_TTL = 15.0
+"""How long a place in the queue lasts without a sign of life."""
+FALLBACK = 5.0
+"""How often a waiter looks by itself while push is up."""
+STAGGER = 0.2
+"""How much later each further place in the queue looks after the holder's expiry: no herd."""
+
+
+class Timing(NamedTuple):
+    """The checked timing of one lock."""
+
+    ttl: float
+    margin: float
+    renew_every: float
+    renew: bool
+    max_hold: float | None
+    min_hold: float
+    beat_every: float | None
+    max_renew_failures: int
+
+    @property
+    def call_limit(self) -> float:
+        return min(CALL_LIMIT, self.ttl - self.margin)
+
+
+class Preset(NamedTuple):
+    """A kind's timing: ``ttl > renew_every > heartbeat``, and a member has failed after three heartbeats."""
+
+    ttl: float
+    renew_every: float
+    heartbeat: float
+
+    @property
+    def failure(self) -> float:
+        return 3 * self.heartbeat
+
+
+PRESETS: Mapping[str, Preset] = {
+    "workflow": Preset(300.0, 180.0, 30.0),
+    "node": Preset(120.0, 72.0, 30.0),
+    "resource": Preset(30.0, 18.0, 10.0),
+}
+
+
+def preset(kind: str, value: object) -> Preset:
+    """The preset that ``connect(kinds={kind: value})`` defines; value is a Preset or a mapping of its fields."""
+    where = f"kinds[{kind!r}]"
+    if isinstance(value, Mapping):
+        unknown = set(value) - {"ttl", "renew_every", "heartbeat"}
+        if unknown or "ttl" not in value:
+            raise ValueError(f"{where} takes ttl, renew_every and heartbeat, and needs ttl")
+        ttl = seconds(value["ttl"], f"{where} ttl")
+        every = seconds(value.get("renew_every", 0.6 * ttl), f"{where} renew_every")
+        value = Preset(ttl, every, seconds(value.get("heartbeat", every / 2), f"{where} heartbeat"))
+    if not isinstance(value, Preset):
+        raise TypeError(f"{where} must be a mapping or a Preset, not {type(value).__name__}")
+    if not value.ttl > value.renew_every > value.heartbeat > 0:
+        raise ValueError(f"{where} needs ttl > renew_every > heartbeat > 0, got {tuple(value)}")
+    return value
+
+
+def seconds(value: object, what: str, *, zero: bool = False) -> float:
+    """``value`` as a finite number of seconds above zero (or from zero on)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{what} must be {'0 or more' if zero else 'above 0'} and finite, not {value}")
+    if value > LONGEST_TTL:
+        raise ValueError(f"{what} must be at most {LONGEST_TTL:.0f} s (a year), not {value}")
+    return float(value)
+
+
+def make_timing(
+    *,
+    ttl: float,
+    renew_every: float | None = None,
+    renew: bool = True,
+    max_hold: float | None = None,
+    min_hold: float | None = None,
+    beat_every: float | None = None,
+    drift: float | None = None,
+    max_renew_failures: int = 3,
+    share: float = 1 / 3,
+) -> Timing:
+    """Check the options against each other. ``share`` of ttl is the renewal cadence unless one is given."""
+    ttl = seconds(ttl, "ttl")
+    margin = 0.01 * ttl + 0.05 if drift is None else 2 * seconds(drift, "drift", zero=True)
+    if margin >= ttl:
+        why = f"2·drift = {margin:g} s" if drift is not None else f"1 % of ttl + 50 ms = {margin:g} s"
+        raise ValueError(f"ttl of {ttl:g} s is too short: its safety margin ({why}) leaves nothing")
+    every = share * ttl if renew_every is None else seconds(renew_every, "renew_every")
+    if renew and every >= ttl - margin:
+        raise ValueError(f"renew_every of {every:g} s must be below ttl − margin = {ttl - margin:g} s")
+    if not renew and (beat_every is not None or renew_every is not None):
+        raise ValueError("renew=False leaves no use for renew_every and beat_every")
+    if isinstance(max_renew_failures, bool) or not isinstance(max_renew_failures, int):
+        raise TypeError("max_renew_failures must be an int")
+    if max_renew_failures < 1:
+        raise ValueError(f"max_renew_failures must be 1 or more, not {max_renew_failures}")
+    if min_hold is not None and max_hold is not None and min_hold > max_hold:
+        raise ValueError(f"min_hold of {min_hold:g} s is longer than max_hold of {max_hold:g} s")
+    return Timing(
+        ttl,
+        margin,
+        every,
+        bool(renew),
+        None if max_hold is None else seconds(max_hold, "max_hold"),
+        0.0 if min_hold is None else seconds(min_hold, "min_hold", zero=True),
+        None if beat_every is None else seconds(beat_every, "beat_every"),
+        max_renew_failures,
+    )
+
+
+def check_poll(poll: Any, backoff: str) -> tuple[float, float]:
+    try:
+        low, high = poll
+    except (TypeError, ValueError):
+        raise ValueError(f"poll must be a pair (min, max) of seconds, not {poll!r}") from None
+    low, high = seconds(low, "poll's min"), seconds(high, "poll's max")
+    if low > high:
+        raise ValueError(f"poll's min of {low:g} s is above its max of {high:g} s")
+    if backoff not in ("adaptive", "random"):
+        raise ValueError(f"backoff must be 'adaptive' or 'random', not {backoff!r}")
+    return low, high
+
+
+def pauses(poll: tuple[float, float], backoff: str, rng: random.Random | None = None) -> Iterator[float]:
+    """How long to sleep before each look when nothing pushes: the contract's formula."""
+    rng = rng or random.Random()
+    low, high = poll
+    grown = low
+    while True:
+        if backoff == "random":
+            yield rng.uniform(low, high)
+        else:
+            yield min(high, max(low, grown * rng.uniform(0.8, 1.2)))
+            grown = min(grown * 1.5, high * 2)

@@ -1,0 +1,1 @@
+"""One file per store. Nothing here is imported before a URL asks for it."""

@@ -1,0 +1,180 @@
+"""The store logic for anything that can read a record and compare-and-swap it. Memory and SQLite use it.
+
+An operation reads the row of a name, runs :mod:`leasehold.entry` on it, and swaps the row if its version is still the
+one read; else it starts over. A swap that fails means that another's succeeded, so somebody always gets on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..entry import Entry
+from ..protocol import GONE, Ask, Busy, Grant, Holding, Renewal, Reply, Steps, T
+
+
+class Row(NamedTuple):
+    """A record as read, with the store's clock at that moment. ``version`` is 0 when there is no record."""
+
+    name: str
+    version: int
+    token: int
+    state: str
+    now: int
+    wall: int
+    session: str
+    """The address of whoever reads: where to ring it."""
+
+
+# Requests that an entries driver answers.
+
+
+class Read(NamedTuple):
+    """Answered with a Row."""
+
+    name: str
+
+
+class Swap(NamedTuple):
+    """Store token and state if the row's version is still ``row.version``. Answered with the new version, or 0."""
+
+    name: str
+    version: int
+    token: int
+    state: str
+
+
+class Ring(NamedTuple):
+    """Wake an attempt of a session. Answered with False only when that session is known to be dead."""
+
+    session: str
+    attempt: str
+
+
+class Alive(NamedTuple):
+    """Answered with False only when the session is known to be dead."""
+
+    session: str
+
+
+class Page(NamedTuple):
+    """Answered with rows of names that start with ``prefix``, after ``after``, in order, ``most`` of them."""
+
+    prefix: str
+    after: str
+    most: int
+
+
+class Tidy(NamedTuple):
+    """Remove records that have long been free."""
+
+
+class EntryStore:
+    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+
+    fair = True
+
+    def __init__(self, scheme: str) -> None:
+        self.scheme = scheme
+
+    def acquire(self, ask: Ask) -> Steps[Reply]:
+        dead: set[str] = set()
+        while True:
+            row: Row = yield Read(ask.name)
+            entry = Entry.load(ask.name, row.token, row.state)
+            buried = entry.bury(dead, row.now, row.wall) if dead else None
+            reply = entry.acquire(ask, row.session, row.now, row.wall)
+            if isinstance(reply, Busy):
+                newly = yield from self._dead(reply.watch)
+                if newly - dead:
+                    dead |= newly
+                    continue
+            version = yield from self._store(row, entry)
+            if not version:
+                continue
+            if isinstance(reply, Grant):
+                taken_from = buried.seen(ask.name, row.now, 0) if buried else reply.taken_from
+                alone = len(entry.holders) == 1 and not entry.queue and not ask.rest
+                return Grant(reply.token, version if alone else None, taken_from)
+            return reply
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str]]:
+        outcomes = []
+        for each in batch:
+
+            def change(entry: Entry, row: Row, each: Renewal = each) -> str:
+                return entry.renew(each.attempt, each.token, each.ttl, row.now)
+
+            outcomes.append((yield from self._change(each.name, change, GONE)))
+        return outcomes
+
+    def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
+        if hint and (yield Swap(name, hint, token, "")):
+            return True  # nobody has touched the row since the acquire, so nobody waits
+
+        def change(entry: Entry, row: Row) -> bool:
+            return entry.release(attempt, token, row.now, row.wall)
+
+        return (yield from self._change(name, change, False))
+
+    def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        def change(entry: Entry, row: Row) -> bool:
+            return entry.abandon(attempt, row.now, row.wall)
+
+        return (yield from self._change(name, change, False))
+
+    def interrupt(self, name: str, force: bool) -> Steps[bool]:
+        def change(entry: Entry, row: Row) -> bool:
+            return entry.interrupt(force, row.now, row.wall)
+
+        return (yield from self._change(name, change, False))
+
+    def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
+        rows: Sequence[Row] = yield Page(prefix, after, count)
+        found = [seen for row in rows for seen in _entry(row).seen(row.now)]
+        return found, rows[-1].name if len(rows) == count else None
+
+    def inspect(self, name: str) -> Steps[Sequence[Holding]]:
+        row: Row = yield Read(name)
+        return [seen for seen in _entry(row).seen(row.now) if seen.expires_in > 0]
+
+    def tidy(self) -> Steps[None]:
+        yield Tidy()
+
+    def _change(self, name: str, change: Callable[[Entry, Row], T], absent: T) -> Steps[T]:
+        """Apply ``change`` to the entry of a name; ``absent`` where there is nothing to change."""
+        while True:
+            row: Row = yield Read(name)
+            if not row.state:
+                return absent
+            entry = _entry(row)
+            result = change(entry, row)
+            if (yield from self._store(row, entry)):
+                return result
+
+    def _store(self, row: Row, entry: Entry) -> Steps[int]:
+        """Swap if anything has changed, and wake whom that concerns. 0: another was faster."""
+        version = row.version
+        state = entry.dump()
+        if state != row.state or entry.token != row.token:
+            version = yield Swap(row.name, row.version, entry.token, state)
+            if not version:
+                return 0
+        dead = set()
+        for session, attempt in entry.rings:
+            if session not in dead and not (yield Ring(session, attempt)):
+                dead.add(session)
+        if dead:  # granted to the dead: pass it on
+            yield from self._change(row.name, lambda e, r: e.bury(dead, r.now, r.wall), None)
+        return version or 1
+
+    def _dead(self, sessions: Sequence[str]) -> Steps[set[str]]:
+        dead = set()
+        for session in sessions:
+            if not (yield Alive(session)):
+                dead.add(session)
+        return dead
+
+
+def _entry(row: Row) -> Entry:
+    return Entry.load(row.name, row.token, row.state)

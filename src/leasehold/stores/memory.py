@@ -1,0 +1,119 @@
+"""``memory://``: leases in this process, for tests. All that connect to the same name share them."""
+
+from __future__ import annotations
+
+import bisect
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakValueDictionary
+
+from .. import clock
+from ..protocol import Busy, Opened, Steps, T, refuse_options, run_steps
+from .entries import Alive, EntryStore, Page, Read, Ring, Row, Swap, Tidy
+
+
+class Table:
+    """The rows of one ``memory://name``: (namespace, name) → (version, token, state)."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], tuple[int, int, str]] = {}
+        self.drivers: WeakValueDictionary[str, _MemoryDriver] = WeakValueDictionary()
+        self.mutex = threading.Lock()
+
+    def after_fork(self) -> None:
+        """The child is another process: nobody holds anything in it, but tokens go on."""
+        self.mutex = threading.Lock()
+        for key, (version, token, _) in self.rows.items():
+            self.rows[key] = (version + 1, token, "")
+
+
+_tables: dict[str, Table] = {}
+
+
+def open_url(url: str, namespace: str) -> Opened:
+    table = _tables.setdefault(refuse_options(url).strip("/"), Table())
+    return Opened(EntryStore("memory"), lambda: MemoryThreads(table, namespace), lambda: MemoryTasks(table, namespace))
+
+
+def _forked() -> None:
+    for each in _tables.values():
+        each.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class _MemoryDriver:
+    """Answers the requests of :mod:`leasehold.stores.entries` from a Table."""
+
+    def __init__(self, rows: Table, namespace: str) -> None:
+        self.on_ring: Callable[[str], None] = lambda attempt: None
+        self._table = rows
+        self._namespace = namespace
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._session = os.urandom(8).hex()
+        self._table.drivers[self._session] = self
+
+    def forget(self, attempt: str) -> None:
+        pass
+
+    def _handle(self, request: Any) -> Any:
+        match request:
+            case Read(name):
+                return self._row(name)
+            case Swap(name, version, token, state):
+                key = (self._namespace, name)
+                with self._table.mutex:
+                    if self._table.rows.get(key, (0,))[0] != version:
+                        return 0
+                    self._table.rows[key] = (version + 1, token, state)
+                return version + 1
+            case Ring(session, attempt):
+                driver = self._table.drivers.get(session)
+                if driver is not None:
+                    driver.on_ring(attempt)
+                return True
+            case Alive():
+                return True
+            case Page(prefix, after, count):
+                with self._table.mutex:
+                    names = sorted(name for space, name in self._table.rows if space == self._namespace)
+                names = names[bisect.bisect_right(names, after) :]
+                return [self._row(name) for name in names if name.startswith(prefix)][:count]
+            case Tidy():
+                return None
+        raise TypeError(request)
+
+    def _row(self, name: str) -> Row:
+        version, token, state = self._table.rows.get((self._namespace, name), (0, 0, ""))
+        return Row(name, version, token, state, clock.now_us(), clock.wall_us(), self._session)
+
+
+class MemoryThreads(_MemoryDriver):
+    def run(self, steps: Steps[T], limit: float) -> T:
+        return run_steps(steps, self._handle)
+
+    def listen(self, attempt: str, busy: Busy | None) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+class MemoryTasks(_MemoryDriver):
+    async def run(self, steps: Steps[T], limit: float) -> T:
+        return run_steps(steps, self._handle)
+
+    async def listen(self, attempt: str, busy: Busy | None) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+    def run_at_exit(self, steps: Steps[T], limit: float) -> T:
+        return run_steps(steps, self._handle)
