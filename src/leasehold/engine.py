@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from . import policy
-from .core import CLOSED, INTERRUPTED, TAKEN, Claim, Core, Spec, Unsettled
+from .core import Core
 from .errors import AcquireTimeout, StoreError, StoreNotReady, StoreUnavailable
+from .lease import CLOSED, INTERRUPTED, TAKEN, BaseLease, Claim, Unsettled
 from .log import ERROR, log
 from .model import LeaseInfo, LockMetrics
 from .protocol import BROKEN, RENEWED, SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Renewal, Steps
-
-if TYPE_CHECKING:
-    from .core import BaseLease
+from .spec import Spec
 
 T = TypeVar("T")
 Effects: TypeAlias = Generator["Run | Wait | Listen", Any, T]
@@ -127,29 +126,38 @@ def owes(ask: Ask, error: BaseException) -> bool:
     return not isinstance(error, (StoreNotReady, WrongShape))
 
 
+def owed(core: Core, ask: Ask) -> Unsettled:
+    return Unsettled(ask.name, ask.attempt, core.now() + max(ask.ttl / SECOND, policy.WAITER_TTL))
+
+
 def abandon(core: Core, ask: Ask, error: BaseException) -> Effects[None]:
     """See to it that the attempt holds nothing. If the store does not answer, the keeper goes on trying."""
-    until = core.now() + max(ask.ttl / SECOND, policy.WAITER_TTL)
-    if not isinstance(error, StoreUnavailable):
-        try:
+    settled = False
+    try:
+        if not isinstance(error, StoreUnavailable):
             yield Run(core.store.abandon(ask.name, ask.attempt), 1.0)
-            return
-        except StoreError:
-            pass
-    core.settle(Unsettled(ask.name, ask.attempt, until))
+            settled = True
+    except StoreError:
+        pass
+    finally:  # also when whoever carries this out is interrupted
+        if not settled:
+            core.settle(owed(core, ask))
 
 
 def release(core: Core, lease: BaseLease) -> Effects[bool]:
     """Give back a lease that the caller has ended. False when the store says that it was another's already."""
-    claim, timing = lease._claim, lease._spec.timing
+    claim = lease._claim
+    settled = False
     try:
-        given: bool = yield Run(
-            core.store.release(claim.name, claim.attempt, claim.token, claim.hint), timing.call_limit
-        )
+        steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
+        given: bool = yield Run(steps, lease._spec.timing.call_limit)
+        settled = True
     except StoreError as error:
-        core.settle(claim.owed())
         core.tell("release_failed", claim.name, claim.token, str(error))
         raise
+    finally:
+        if not settled:
+            core.settle(claim.owed())
     if given:
         core.tell("released", claim.name, claim.token)
     return given
