@@ -24,7 +24,7 @@ from .errors import (
     StoreNotReady,
     StoreUnavailable,
 )
-from .lease import RELEASED, BaseLease, current, enter, leave
+from .lease import RELEASED, BaseLease, current, enter, leave, pop_block
 from .model import Event, LeaseInfo, LockMetrics
 from .policy import Preset
 from .protocol import Holding
@@ -160,6 +160,11 @@ class Locks:
     def __repr__(self) -> str:
         return f"<leasehold.aio.Locks {self._core.store.scheme} namespace={self.namespace!r} owner={self.owner!r}>"
 
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.drop()
+
     async def _holdings(self, prefix: str) -> AsyncIterator[Holding]:
         after: str | None = ""
         while after is not None:
@@ -175,7 +180,7 @@ class Lock:
         self._locks = locks
         self._core = locks._core
         self._spec = spec
-        self._open: list[tuple[object, Lease]] = []
+        self._open: dict[asyncio.Task[Any] | None, list[Lease]] = {}
 
     @property
     def name(self) -> str:
@@ -205,25 +210,13 @@ class Lock:
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
-        self._open.append((asyncio.current_task(), lease))
+        self._open.setdefault(asyncio.current_task(), []).append(lease)
         return await lease.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._close_block().__aexit__(kind, error, trace)
-
-    def _close_block(self) -> Lease:
-        me = asyncio.current_task()
-        for place in range(len(self._open) - 1, -1, -1):
-            if self._open[place][0] is me:
-                return self._open.pop(place)[1]
-        if len(self._open) == 1:  # entered in one task, left in another, as some frameworks do
-            return self._open.pop()[1]
-        raise RuntimeError(
-            f"which block of lock {self.name!r} ends here is unclear: it was entered in other tasks; "
-            "use `async with lock.acquire() as lease:`"
-        )
+        await pop_block(self._open, asyncio.current_task(), self.name).__aexit__(kind, error, trace)
 
     def __call__(self, function: AF) -> AF:
         """As a decorator of an async function: each call holds the lease for its duration."""
@@ -265,11 +258,14 @@ class Acquiring:
 class Lease(BaseLease):
     """One holding. Ends with its block, :meth:`release`, or loss."""
 
-    __slots__ = ("_body", "_cancelling")
+    __slots__ = ("_body", "_cancelled", "_cancelling")
     _core: TaskCore
 
-    _body: asyncio.Task[Any] | None
-    _cancelling: int | None
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._body: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._cancelled = False
 
     @property
     def lost(self) -> asyncio.Event:
@@ -299,6 +295,8 @@ class Lease(BaseLease):
         enter(self)
         if self._spec.on_lost == "cancel":
             self._body = asyncio.current_task()
+            assert self._body is not None
+            self._cancelling = self._body.cancelling()
             if self.lost_reason is not None:
                 self._cancel_body()
         return self
@@ -308,9 +306,9 @@ class Lease(BaseLease):
     ) -> None:
         leave(self)
         reason = self.lost_reason
-        body, self._body = getattr(self, "_body", None), None
-        cancelled = getattr(self, "_cancelling", None)
-        ours = body is not None and cancelled is not None and body.uncancel() <= cancelled
+        body, self._body = self._body, None
+        # As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins.
+        ours = body is not None and self._cancelled and body.uncancel() <= self._cancelling
         try:
             await self.release()
         except StoreError:
@@ -333,11 +331,9 @@ class Lease(BaseLease):
         self._call(self._callbacks)
 
     def _cancel_body(self) -> None:
-        """``on_lost="cancel"``: as asyncio.timeout does, so that a cancellation from outside can be told apart."""
-        body = getattr(self, "_body", None)
-        if body is not None and getattr(self, "_cancelling", None) is None:
-            self._cancelling = body.cancelling()
-            body.cancel(f"lease {self.name!r} is lost: {self.lost_reason}")
+        if self._body is not None and not self._cancelled:
+            self._cancelled = True
+            self._body.cancel(f"lease {self.name!r} is lost: {self.lost_reason}")
 
     def _call(self, callbacks: list[Callable[..., object]]) -> None:
         for callback in callbacks:

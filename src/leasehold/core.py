@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from threading import Lock as Mutex
 from typing import Any
 
 from . import checks, clock, policy
@@ -63,7 +63,7 @@ class Core:
 
     def reset(self) -> None:
         """Start with empty books, in a new process or in a forked one."""
-        self.mutex = Mutex()
+        self.mutex = threading.Lock()
         self.leases: weakref.WeakValueDictionary[str, BaseLease] = weakref.WeakValueDictionary()
         self.asking: dict[str, Bell] = {}
         self.unsettled: deque[Unsettled] = deque()
@@ -75,7 +75,7 @@ class Core:
 
     def after_fork(self) -> None:
         """In the child: own nothing, share nothing with the parent."""
-        for lease in list(self.leases.values()):
+        for lease in self.held():
             lease._end = lease._end or FORKED
         if not self.owner_given:
             self.owner = checks.make_owner()
@@ -98,46 +98,62 @@ class Core:
         if self.closed is not None:
             raise ShuttingDown(self.closed)
 
+    def held(self) -> list[BaseLease]:
+        """The leases that are kept now. A copy: others come and go in other threads meanwhile."""
+        return [lease for ref in self.leases.valuerefs() if (lease := ref()) is not None]
+
     def add(self, lease: BaseLease) -> None:
         """Keep the lease from now on. Costs a comparison, unless it is due before anything else."""
         with self.mutex:
             self.leases[lease._claim.attempt] = lease
-            sooner = lease._deadline < self.next_deadline
-            if sooner:
+            self.busy = True
+            self.cadence = min(self.cadence, lease._spec.timing.renew_every)
+            ends_first = lease._deadline < self.next_deadline
+            if ends_first:
                 self.next_deadline = lease._deadline
-        if sooner:
+            due_first = lease._due < self.next_look or not self.keeping
+            if due_first:
+                self.next_look = lease._due
+        if ends_first:
             timer.watch(self)
-        self.busy = True
-        self.cadence = min(self.cadence, lease._spec.timing.renew_every)
-        if lease._due < self.next_look or not self.keeping:
-            self.next_look = lease._due
+        if due_first:
             self.wake_keeper()
 
     def end(self, lease: BaseLease, reason: str) -> bool:
-        """End the lease, once. True when this call did it."""
+        """End the lease, once, and wake those who wait for that. True when this call did it."""
         with self.mutex:
             if lease._end is not None:
                 return False
             lease._end = reason
         self.leases.pop(lease._claim.attempt, None)
         if reason != RELEASED:
-            self.tell("lost", lease.name, lease.token, reason)
             lease._announce()
         return True
 
+    def lose(self, lease: BaseLease, reason: str) -> None:
+        """End the lease and tell everybody. Not for the timer: log handlers and listeners may take their time."""
+        if self.end(lease, reason):
+            self.tell("lost", lease.name, lease.token, reason)
+
     def expire(self) -> None:
-        """End what is past its deadline and find the next one. The timer's part: no I/O."""
+        """End what is past its deadline and find the next one. The timer's part: no I/O, nothing that may block."""
         now = self.now()
         overdue = []
         with self.mutex:
             self.next_deadline = float("inf")
-            for lease in list(self.leases.values()):
+            for lease in self.held():
                 if lease._deadline <= now:
                     overdue.append(lease)
                 elif lease._deadline < self.next_deadline:
                     self.next_deadline = lease._deadline
-        for lease in overdue:
-            self.end(lease, lease._why_expired(now))
+        lost = [lease for lease in overdue if self.end(lease, lease._why_expired(now))]
+        if lost:
+            aside("leasehold-lost", self.report, lost)
+
+    def report(self, lost: list[BaseLease]) -> None:
+        """Tell what the timer ended, in a thread of its own."""
+        for lease in lost:
+            self.tell("lost", lease.name, lease.token, lease.lost_reason)
 
     def rung(self, attempt: str) -> None:
         """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread."""
@@ -146,15 +162,17 @@ class Core:
             bell.ring()
         elif attempt in self.leases:
             self.urgent.add(attempt)
-            self.next_look = 0.0
-            self.wake_keeper()
+            self.look_now()
 
     def settle(self, owed: Unsettled) -> None:
         """Have the keeper give something back. Takes no lock when the keeper runs: destructors come here."""
         self.unsettled.append(owed)
         if self.closed is None:
-            self.next_look = 0.0
-            self.wake_keeper()
+            self.look_now()
+
+    def look_now(self) -> None:
+        self.next_look = min(self.next_look, self.now())
+        self.wake_keeper()
 
     # Telling.
 
@@ -192,6 +210,14 @@ _MESSAGES = {
 }
 
 
+def aside(name: str, function: Callable[..., object], *args: object) -> None:
+    """Call a function that may take its time in a thread of its own."""
+    try:
+        threading.Thread(target=function, args=args, name=name, daemon=True).start()
+    except RuntimeError:
+        pass  # the interpreter is shutting down: there is nobody left to tell
+
+
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
 
 
@@ -204,7 +230,7 @@ def _forked() -> None:
 def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
     for core in list(_cores):
-        if core.closed is None and (core.leases or core.unsettled):
+        if core.closed is None:
             core.at_exit(max(0.1, ends - clock.now()))
 
 

@@ -85,8 +85,9 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
             except StoreUnavailable as error:
                 # Whether it was granted is not known. The same attempt asked again will find out.
                 now = core.now()
-                failing_since = sent if failing_since is None else failing_since
-                core.tell("unavailable", ask.name, None, str(error))
+                if failing_since is None:
+                    failing_since = sent
+                    core.tell("unavailable", ask.name, None, str(error))
                 out_of_time = now >= ends if ends is not None else now - failing_since >= policy.UNAVAILABLE_LIMIT
                 if out_of_time or not ask.queue:
                     raise
@@ -178,8 +179,8 @@ def close(core: Core, limit: float, bell: Bell) -> Effects[None]:
     ends = core.now() + limit
     for waiting in list(core.asking.values()):
         waiting.ring()
-    for lease in list(core.leases.values()):
-        core.end(lease, CLOSED)
+    for lease in core.held():
+        core.lose(lease, CLOSED)
         core.unsettled.append(lease._claim.owed())
     while core.unsettled and core.now() < ends:
         yield from _settle(core, ends)
@@ -204,26 +205,26 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
         except Exception as error:  # a keeper that dies would lose every lease
             log(ERROR, "the keeper stumbled and goes on: %s", error, exc=error)
             yield Wait(bell, RETRY)
-        now = core.now()
-        core.next_look = _next_look(core, now)
-        yield Wait(bell, None if core.next_look == float("inf") else max(0.0, core.next_look - now))
+        yield Wait(bell, _next_look(core))
 
 
-def _next_look(core: Core, now: float) -> float:
-    if core.unsettled:
-        return now + RETRY * 2
-    due = min((lease._due for lease in list(core.leases.values())), default=float("inf"))
-    if due == float("inf") and core.busy:
-        # Leases come and go. Look again when one that comes now would be due: then none has to wake us.
-        due = now + core.cadence
-    core.busy = False
-    return due
+def _next_look(core: Core) -> float | None:
+    """Note when the keeper has to look again, and how long that is."""
+    now = core.now()
+    with core.mutex:  # a lease that is added meanwhile must see either no look, or the right one
+        due = min((lease._due for lease in core.held()), default=float("inf"))
+        if due == float("inf") and core.busy:
+            # Leases come and go. Look again when one that comes now would be due: then none has to wake us.
+            due = now + core.cadence
+        core.busy = False
+        core.next_look = min(due, now + RETRY * 2) if core.unsettled else due
+        return None if core.next_look == float("inf") else max(0.0, core.next_look - now)
 
 
 def _renew_due(core: Core) -> Effects[None]:
     now = core.now()
     urgent, core.urgent = core.urgent, set()
-    held = [lease for lease in list(core.leases.values()) if lease._deadline > now]
+    held = [lease for lease in core.held() if lease._deadline > now]
     if not any(lease._due <= now or lease._claim.attempt in urgent for lease in held):
         return
     due = []
@@ -267,7 +268,7 @@ def _renew_batch(
             lease._renewed(sent, term)
         else:
             core.renewal_failures += 1
-            core.end(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
+            core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
 
 
 def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
@@ -279,7 +280,7 @@ def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
         lease._cycle = now + timing.renew_every
         core.tell("renewal_failed", lease.name, lease.token, str(error))
         if lease._failures >= timing.max_renew_failures:
-            core.end(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
+            core.lose(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
     lease._due = now + min(timing.renew_every / 4, 1.0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .errors import LeaseLost
 from .spec import Spec
@@ -22,6 +22,10 @@ CLOSED = "its Locks was closed"
 FORKED = "it belongs to the parent process"
 OVERHELD = "max_hold is over, so it was not renewed"
 SILENT = "its body has stopped beating, so it was not renewed"
+
+
+K = TypeVar("K")
+L = TypeVar("L", bound="BaseLease")
 
 
 class Claim(NamedTuple):
@@ -203,7 +207,7 @@ class BaseLease:
         reason = self.lost_reason
         held = reason is None and self._core.end(self, RELEASED)
         if reason is not None:
-            self._core.end(self, reason)
+            self._core.lose(self, reason)
         with self._core.mutex:
             if self._given or self._end in (FORKED, CLOSED):
                 return None
@@ -236,3 +240,20 @@ def current() -> BaseLease:
     if not stack:
         raise LookupError("no lease is held here: leasehold.current() is for the body of a lease")
     return stack[-1]
+
+
+def pop_block(blocks: dict[K, list[L]], me: K, name: str) -> L:
+    """The lease whose ``with lock:`` block ends here. ``blocks`` has the open ones by thread or task."""
+    mine = blocks.get(me)
+    if not mine:  # entered in one thread or task, left in another, as some frameworks do
+        others = [(key, stack) for key, stack in list(blocks.items()) if stack]
+        if len(others) != 1 or len(others[0][1]) != 1:
+            raise RuntimeError(
+                f"which block of lock {name!r} ends here is unclear: it was entered elsewhere; "
+                "use `with lock.acquire() as lease:`"
+            )
+        me, mine = others[0]
+    lease = mine.pop()
+    if not mine:
+        del blocks[me]
+    return lease

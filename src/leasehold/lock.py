@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import checks, engine
+from .core import aside
 from .errors import AcquireTimeout, LeaseLost, StoreError, StoreUnavailable
-from .lease import RELEASED, BaseLease, enter, leave
+from .lease import RELEASED, BaseLease, enter, leave, pop_block
 from .log import ERROR, log
 from .model import Event, LeaseInfo, LockMetrics
 from .protocol import Holding
@@ -136,7 +137,7 @@ class Lock:
         self._locks = locks
         self._core = locks._core
         self._spec = spec
-        self._open: list[tuple[int, Lease]] = []
+        self._open: dict[int, list[Lease]] = {}
 
     @property
     def name(self) -> str:
@@ -163,25 +164,13 @@ class Lock:
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        self._open.append((threading.get_ident(), lease))
+        self._open.setdefault(threading.get_ident(), []).append(lease)
         return lease.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close_block().__exit__(kind, error, trace)
-
-    def _close_block(self) -> Lease:
-        me = threading.get_ident()
-        for place in range(len(self._open) - 1, -1, -1):
-            if self._open[place][0] == me:
-                return self._open.pop(place)[1]
-        if len(self._open) == 1:  # entered in one thread, left in another, as some frameworks do
-            return self._open.pop()[1]
-        raise RuntimeError(
-            f"which block of lock {self.name!r} ends here is unclear: it was entered in other threads; "
-            "use `with lock.acquire() as lease:`"
-        )
+        pop_block(self._open, threading.get_ident(), self.name).__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         """As a decorator: each call holds the lease for its duration."""
@@ -259,7 +248,7 @@ class Lease(BaseLease):
                 except Exception as error:
                     log(ERROR, "an on_lost callback of lease %r failed", self.name, exc=error)
 
-        threading.Thread(target=run, name="leasehold-lost", daemon=True).start()
+        aside("leasehold-callback", run)
 
 
 class LostEvent(threading.Event):

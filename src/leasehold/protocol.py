@@ -172,6 +172,8 @@ class TaskDriver(Driver, Protocol):
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         """Run the steps when there is no event loop any more."""
 
+    def close_at_exit(self) -> None: ...
+
 
 class Opened(NamedTuple):
     """A store, and what makes its drivers. Nothing has been connected yet."""

@@ -23,8 +23,8 @@ L = TypeVar("L", bound=BaseLease)
 
 GRACE = 0.05
 """How long a cancelled acquire waits until what it may have left is given back; the rest goes on alone."""
-BLOCKED = 0.25
-"""A renewal that the loop has not come to for so long is called a blocked loop."""
+BLOCKED = 0.05
+"""A loop that does not run a callback for so long, when a lease has just been lost, is called blocked."""
 
 
 class TaskBell:
@@ -158,8 +158,8 @@ class TaskCore(Core):
         self.check_open()
         bell = TaskBell(self.bind())
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
-        self.asking[ask.attempt] = bell
         try:
+            self.asking[ask.attempt] = bell
             taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell))
             lease = make(self, spec, taken.claim, taken.sent)
             self.add(lease)
@@ -181,15 +181,23 @@ class TaskCore(Core):
     # The keeper, the events, and what other threads have to say.
 
     def wake_keeper(self) -> None:
-        if not self.keeping:
-            self.keeping = True
-            assert self.bell is not None
-            self.spawn(self._keep(self.bell))
+        if not self.keeping and threading.get_ident() == self.loop_thread and self.loop is not None:
+            self.keeping = self.loop.is_running()
+            if self.keeping and self.bell is not None:
+                self.spawn(self._keep(self.bell))
         if self.bell is not None:
             self.bell.ring()
 
     async def _keep(self, bell: TaskBell) -> None:
         await self.drive(engine.keep(self, bell))
+        if self.dropped:
+            await self.close()
+
+    def drop(self) -> None:
+        """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
+        self.dropped = True
+        if self.bell is not None:
+            self.bell.ring()
 
     def in_loop(self, function: Callable[[], object]) -> None:
         """Call the function in the loop; without one (closed, or never used) nobody is there to be told."""
@@ -199,27 +207,26 @@ class TaskCore(Core):
             except RuntimeError:
                 pass
 
-    def expire(self) -> None:
-        """The timer's part, in the timer's thread: also say where the loop is stuck, if it is."""
+    def report(self, lost: list[BaseLease]) -> None:
+        """Tell what the timer ended; and if that was because the loop is blocked, for how long and where."""
         overdue = self.now() - self.next_look
-        lost = [lease.name for lease in list(self.leases.values()) if lease._deadline <= self.now()]
-        if lost and self.keeping and overdue > BLOCKED:
+        awake = threading.Event()
+        self.in_loop(awake.set)
+        if any(lease._spec.timing.renew for lease in lost) and not awake.wait(BLOCKED):
+            overdue = max(overdue, 0.0) + BLOCKED
             frame = sys._current_frames().get(self.loop_thread)
-            where = "unknown"
-            if frame is not None:
-                code = frame.f_code
-                where = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
+            where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}" if frame else "?"
             log(
                 WARNING,
-                "the event loop has been blocked for %.2f s or more, at %s; lost through it: %s",
+                "the event loop has been blocked for %.2f s or more, now at %s; lost through it: %s",
                 overdue,
                 where,
-                ", ".join(lost),
+                ", ".join(repr(lease.name) for lease in lost),
                 event="blocked",
                 blocked_for=overdue,
                 where=where,
             )
-        super().expire()
+        super().report(lost)
 
     def pass_on(self, event: Event) -> None:
         for listener in list(self.listeners):
@@ -247,6 +254,8 @@ class TaskCore(Core):
             if self.closed is not None:
                 return
             self.closed = "this Locks is closed"
+        if self.loop is None and not self.unsettled:  # never used
+            return
         loop = self.bind()
         await self.drive(engine.close(self, limit, TaskBell(loop)))
         if self.bell is not None:
@@ -274,3 +283,4 @@ class TaskCore(Core):
                     effect = effects.send(answer)
         except StopIteration:
             pass
+        self.driver.close_at_exit()

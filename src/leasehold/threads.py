@@ -104,8 +104,8 @@ class ThreadCore(Core):
         self.check_open()
         bell = ThreadBell()
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
-        self.asking[ask.attempt] = bell
         try:
+            self.asking[ask.attempt] = bell
             taken = self.drive(engine.acquire(self, spec, ask, timeout, bell), cancel)
             lease = make(self, spec, taken.claim, taken.sent)
             self.add(lease)
@@ -138,9 +138,8 @@ class ThreadCore(Core):
         self.dropped = True
         if self.keeping:
             self.bell.ring()
-        elif self.closed is None:
-            self.closed = "this Locks is gone"
-            self.driver.close()
+        else:
+            self.close()
 
     def pass_on(self, event: Event) -> None:
         if self.events is None:

@@ -120,3 +120,6 @@ class MemoryTasks(_MemoryDriver):
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         return run_steps(steps, self._handle)
+
+    def close_at_exit(self) -> None:
+        pass

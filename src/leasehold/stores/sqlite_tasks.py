@@ -103,6 +103,9 @@ class SqliteTasks:
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         return self.database.run(steps, limit)
 
+    def close_at_exit(self) -> None:
+        self.database.disconnect()
+
     def after_fork(self) -> None:
         for watched in self._watched.values():
             for fd in watched.values():
