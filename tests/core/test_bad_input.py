@@ -43,7 +43,9 @@ def test_names_are_text(locks: leasehold.Locks, name: Any) -> None:
         locks.lock(name)
 
 
-@pytest.mark.parametrize("name", ["x" * 512, "é", "e\u0301", "🔒" * 512, "a b ", " ", "\u00a0", "\u200b", "'; --", "a/b"])
+@pytest.mark.parametrize(
+    "name", ["x" * 512, "é", "e\u0301", "🔒" * 512, "a b ", " ", "\u00a0", "\u200b", "'; --", "a/b"]
+)
 def test_odd_names_are_kept_whole(locks: leasehold.Locks, name: str) -> None:
     with locks.lock(name):
         assert [info.name for info in locks.leases()] == [name]

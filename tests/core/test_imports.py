@@ -6,7 +6,19 @@ import subprocess
 import sys
 
 HEAVY = ["asyncio", "argparse", "click", "logging", "dataclasses", "inspect", "sqlite3", "subprocess", "ssl", "socket"]
-DRIVERS = ["redis", "valkey", "pymongo", "psycopg", "pymysql", "asyncmy", "aiomysql", "sqlalchemy", "etcd3", "kazoo", "grpc"]
+DRIVERS = [
+    "redis",
+    "valkey",
+    "pymongo",
+    "psycopg",
+    "pymysql",
+    "asyncmy",
+    "aiomysql",
+    "sqlalchemy",
+    "etcd3",
+    "kazoo",
+    "grpc",
+]
 
 
 def imported_by(code: str) -> set[str]:
