@@ -308,11 +308,11 @@ def _settle(core: Core, ends: float) -> Effects[None]:
                 steps = core.store.release(owed.name, owed.attempt, owed.token, None)
             yield Run(steps, _limit(core, ends))
         except StoreError:
-            if core.now() < min(owed.until, ends):
-                continue
             if core.now() < owed.until:
-                break
+                core.unsettled.append(owed)  # again, behind the others
         core.settled(owed)
+        if core.now() >= ends:
+            return
 
 
 # Looking.

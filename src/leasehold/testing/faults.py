@@ -42,6 +42,8 @@ class Faults:
         self._mutex = threading.Lock()
         self._mended = threading.Event()
         self.calls: Counter[str] = Counter()
+        self.latency = 0.0
+        """What every call takes on top of the store's own time, half of it on the way there."""
         self.deaf = False
 
     def lose_request(self, operation: str = "*", times: float = float("inf"), noticed_after: float = QUICK) -> None:
@@ -165,7 +167,8 @@ class _Faulty:
     def _parts(self, steps: Steps[Any], limit: float) -> tuple[Fault, float, Callable[[], StoreUnavailable]]:
         """The fault, how long to wait before the call, and what is raised when it did not come through."""
         name: str = getattr(steps, "__name__", "")
-        fault = self.faults.take(name) or Fault()
+        half = self.faults.latency / 2
+        fault = self.faults.take(name) or Fault(before=half, after=half)
         return fault, min(fault.before, limit), lambda: StoreUnavailable(f"a fault was injected into {name}")
 
 
