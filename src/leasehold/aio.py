@@ -30,7 +30,7 @@ from .errors import (
 from .log import ERROR, WARNING, log
 from .model import Event, LeaseInfo, LockMetrics
 from .policy import Preset
-from .protocol import Bell, Holding, Store, TaskDriver
+from .protocol import Bell, Busy, Grant, Holding, Store, TaskDriver
 
 __all__ = [
     "AcquireCancelled",
@@ -368,9 +368,10 @@ class LostEvent(asyncio.Event):
 class TaskBell:
     """What a task sleeps on until somebody rings, from any thread."""
 
-    __slots__ = ("_loop", "_rung", "_waiter")
+    __slots__ = ("_loop", "_rung", "_waiter", "news")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.news: Grant | Busy | None = None
         self._loop = loop
         self._rung = False
         self._waiter: asyncio.Future[None] | None = None
@@ -497,7 +498,7 @@ class TaskCore(Core):
         self.asking[ask.attempt] = bell
         try:
             taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell))
-            lease = Lease(self, spec, taken.claim, taken.sent)
+            lease = Lease(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
             return lease
         except BaseException as error:

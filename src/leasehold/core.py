@@ -14,7 +14,7 @@ from . import checks, clock, policy
 from .errors import LeaseLost, ShuttingDown
 from .log import INFO, WARNING, log
 from .model import Event
-from .protocol import SECOND, Ask, Bell, Driver, Store
+from .protocol import SECOND, Ask, Bell, Busy, Driver, Grant, Store
 
 RELEASED = "released"
 """How a lease ends well. Any other end is a reason of loss."""
@@ -247,10 +247,12 @@ class Core:
         for lease in overdue:
             self.end(lease, lease._why_expired(now))
 
-    def rung(self, attempt: str) -> None:
+    def rung(self, attempt: str, news: Grant | Busy | None = None) -> None:
         """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread."""
         bell = self.asking.get(attempt)
         if bell is not None:
+            if news is not None:
+                bell.news = news
             bell.ring()
         elif attempt in self.leases:
             self.urgent.add(attempt)
@@ -318,7 +320,7 @@ class BaseLease:
         "_ttl",
     )
 
-    def __init__(self, core: Core, spec: Spec, claim: Claim, sent: float) -> None:
+    def __init__(self, core: Core, spec: Spec, claim: Claim, sent: float, trusted: float | None = None) -> None:
         timing = spec.timing
         self._core = core
         self._spec = spec
@@ -328,6 +330,9 @@ class BaseLease:
         self._acquired = self._beat = self._sent = sent
         self._deadline = sent + timing.ttl - timing.margin
         self._due = sent + timing.renew_every if timing.renew else float("inf")
+        if trusted is not None:  # a first term, that another's release has granted: to be extended soon
+            self._deadline = sent + trusted
+            self._due = sent + trusted / 5
         self._cycle = self._due
         self._failures = 0
         self._given = False

@@ -364,7 +364,7 @@ class ThreadCore(Core):
         self.asking[ask.attempt] = bell
         try:
             taken = self.drive(engine.acquire(self, spec, ask, timeout, bell), cancel)
-            lease = Lease(self, spec, taken.claim, taken.sent)
+            lease = Lease(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
             return lease
         except BaseException as error:

@@ -1,0 +1,264 @@
+"""Our own connections, for threads: few, reused last in first out, each call with its own limit."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from ... import clock
+from .errors import is_replica
+from .scripts import Call, pack
+
+MOST = 4
+"""Connections for calls. More threads than that take turns: a call takes well under a millisecond."""
+SURPLUS = 5.0
+"""A connection beyond the first that has not been needed for so long is closed."""
+
+
+class Line:
+    """One connection of redis-py."""
+
+    def __init__(self, connection: Any) -> None:
+        self.connection = connection
+        self.used = 0.0
+        self._limit = -1.0
+
+    def connect(self) -> None:
+        self.connection.connect()
+        self._limit = -1.0
+
+    def limit(self, seconds: float) -> None:
+        if seconds != self._limit:
+            self.connection._sock.settimeout(max(0.001, seconds))
+            self._limit = seconds
+
+    def talk(self, payload: bytes, count: int, limit: float) -> list[Any]:
+        """Send, and read so many replies; an error reply is among them as an exception."""
+        connection = self.connection
+        self.limit(limit)
+        connection.send_packed_command((payload,), check_health=False)
+        replies: list[Any] = []
+        for _ in range(count):
+            try:
+                replies.append(connection.read_response(disable_decoding=True))
+            except ResponseError as error:
+                replies.append(error)
+        return replies
+
+    @property
+    def stale(self) -> bool:
+        """Whether the server has hung up, or has said something that nobody asked for."""
+        sock = self.connection._sock
+        if sock is None:
+            return True
+        if type(sock) is not socket.socket:  # TLS cannot peek
+            return bool(select.select([sock], [], [], 0)[0])
+        try:
+            sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def close(self) -> None:
+        self.connection.disconnect()
+
+
+class Pool:
+    """Calls over connections that ``make(limit)`` makes, unconnected."""
+
+    def __init__(self, make: Callable[[float], Any]) -> None:
+        self._make = make
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._idle: list[Line] = []
+        self._open = 0
+        self._queued = 0
+        self._turn = threading.Condition()
+        self.closed = False
+
+    def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
+        """Run the calls, in one go; with ``replicas`` the last reply is how many of those have confirmed."""
+        payload = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
+        if replicas:
+            payload += pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000))))
+        count = len(calls) + (replicas > 0)
+        line, ends = self._take(limit)
+        try:
+            replies = line.talk(payload, count, limit if ends is None else ends - clock.now())
+            unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if unknown:
+                again = [pack(calls[place].whole()) for place in unknown]
+                if replicas:
+                    again.append(pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000)))))
+                    unknown.append(count - 1)
+                known = line.talk(b"".join(again), len(again), limit)
+                for place, reply in zip(unknown, known, strict=True):
+                    replies[place] = reply
+        except BaseException:
+            self._drop(line)
+            raise
+        self._give(line)
+        return self._check(replies)
+
+    def ask(self, command: Iterable[bytes], limit: float) -> Any:
+        """One plain command."""
+        line, ends = self._take(limit)
+        try:
+            reply = line.talk(pack(tuple(command)), 1, limit if ends is None else ends - clock.now())
+        except BaseException:
+            self._drop(line)
+            raise
+        self._give(line)
+        return self._check(reply)[0]
+
+    def keys(self, pattern: bytes, limit: float) -> list[bytes]:
+        ends = clock.now() + limit
+        found: list[bytes] = []
+        cursor = b"0"
+        while True:
+            left = ends - clock.now()
+            if left <= 0:
+                raise RedisTimeoutError("listing the keys takes too long")
+            cursor, some = self.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"), left)
+            found += some
+            if cursor == b"0":
+                return found
+
+    def ear(self, channel: str, limit: float) -> Ear:
+        return Ear(self._make(limit), channel)
+
+    def _check(self, replies: list[Any]) -> list[Any]:
+        for reply in replies:
+            if isinstance(reply, Exception):
+                if is_replica(reply):
+                    self.hang_up()
+                raise reply
+        return replies
+
+    def _take(self, limit: float) -> tuple[Line, float | None]:
+        """A connected line, and when the limit ends if time has passed meanwhile."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            return self._wait(limit)
+        if line.stale:
+            self._drop(line)
+            self.hang_up()  # the others are no better
+            return self._wait(limit)
+        return line, None
+
+    def _wait(self, limit: float) -> tuple[Line, float]:
+        ends = clock.now() + limit
+        with self._turn:
+            self._queued += 1
+            try:
+                while not self._idle and self._open >= MOST:
+                    if not self._turn.wait(max(0.0, ends - clock.now())):
+                        raise RedisTimeoutError(f"all {MOST} connections have been busy for too long")
+                if self.closed:
+                    raise RedisConnectionError("this Locks is closed")
+                if self._idle:
+                    return self._idle.pop(), ends
+                self._open += 1
+            finally:
+                self._queued -= 1
+        try:
+            line = Line(self._make(max(0.001, ends - clock.now())))
+            line.connect()
+        except BaseException:
+            self._closed_one()
+            raise
+        return line, ends
+
+    def _give(self, line: Line) -> None:
+        idle = self._idle
+        line.used = now = clock.now()
+        idle.append(line)
+        if self._queued:
+            with self._turn:
+                self._turn.notify()
+        elif len(idle) > 1 and now - idle[0].used > SURPLUS:
+            try:
+                self._drop(idle.pop(0))
+            except IndexError:
+                pass  # another thread was faster
+        if self.closed:
+            self.hang_up()
+
+    def _drop(self, line: Line) -> None:
+        line.close()
+        self._closed_one()
+
+    def _closed_one(self) -> None:
+        with self._turn:
+            self._open -= 1
+            self._turn.notify()
+
+    def hang_up(self) -> None:
+        """Close what is idle: the next call connects anew, to whatever is the primary then."""
+        while self._idle:
+            try:
+                line = self._idle.pop()
+            except IndexError:
+                return
+            self._drop(line)
+
+    def close(self) -> None:
+        self.closed = True
+        self.hang_up()
+
+
+class Ear:
+    """The connection that hears our session's channel."""
+
+    def __init__(self, connection: Any, channel: str) -> None:
+        self._connection = connection
+        try:
+            connection.connect()
+            connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
+            self._read()
+        except BaseException:
+            connection.disconnect()
+            raise
+
+    def read(self, seconds: float) -> bytes | None:
+        """What was published; empty for a sign of life; None when there was nothing for so long."""
+        self._connection._sock.settimeout(seconds)
+        try:
+            return self._read()
+        except RedisTimeoutError:
+            return None
+
+    def _read(self) -> bytes:
+        message = self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
+        if isinstance(message, list) and message[0] == b"message":
+            return bytes(message[2])
+        return b""
+
+    def ping(self) -> None:
+        self._connection.send_packed_command((pack((b"PING",)),), check_health=False)
+
+    def wake(self) -> None:
+        """Have a ``read`` in another thread end."""
+        sock = self._connection._sock
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+
+__all__ = ["Ear", "Line", "Pool", "RedisError"]

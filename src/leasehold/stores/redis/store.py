@@ -1,0 +1,195 @@
+"""What is asked of Redis, and how its answers are read. Written once; the drivers do the I/O.
+
+Stored shape: a hash per name, and a sorted set while somebody waits. ``entry.lua`` says what is in them. Their keys
+share the hash tag ``{namespace:name}``, so that a cluster keeps them in one slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...protocol import (
+    BROKEN,
+    GONE,
+    RENEWED,
+    SECOND,
+    Ask,
+    Busy,
+    Grant,
+    Holding,
+    Mismatch,
+    Renewal,
+    Reply,
+    Steps,
+)
+from .scripts import ABANDON, ACQUIRE, INTERRUPT, LOOK, RELEASE, RENEW, Call
+
+PREFIX = b"leasehold:{"
+CHANNEL = "leasehold:session:"
+_OUTCOMES = {1: RENEWED, 0: GONE, -1: BROKEN}
+_LOOK_AT_ONCE = 500
+
+
+class Confirmed(NamedTuple):
+    """Calls whose effect the chosen number of replicas has to confirm. Answered with the scripts' replies."""
+
+    calls: Sequence[Call]
+
+
+class Many(NamedTuple):
+    """Several calls, sent together. Answered with their replies."""
+
+    calls: Sequence[Call]
+
+
+class Keys(NamedTuple):
+    """Answered with all keys that match the pattern, on all masters of a cluster."""
+
+    pattern: bytes
+
+
+class RedisStore:
+    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+
+    fair = True
+
+    def __init__(self, scheme: str, namespace: str, replicas: int = 0, clustered: bool = False) -> None:
+        self.scheme = scheme
+        self.session = b""
+        """Where rings for us go: set by the driver."""
+        space = namespace.replace("%", "%25").replace(":", "%3A").replace("}", "%7D")
+        self._start = PREFIX + space.encode() + b":"
+        self._replicas = replicas
+        self._clustered = clustered
+        self._push = b"0" if replicas else b"1"
+
+    def keys(self, name: str) -> tuple[bytes, bytes]:
+        """The hash of a name and its queue."""
+        key = self._start + name.encode() + b"}"
+        return key, key + b":queue"
+
+    def acquire(self, ask: Ask) -> Steps[Reply]:
+        call = Call(
+            ACQUIRE,
+            self.keys(ask.name),
+            (
+                ask.attempt.encode(),
+                ask.owner.encode(),
+                ask.kind.encode(),
+                b"" if ask.data is None else ask.data.encode(),
+                self.session,
+                b"%d" % ask.weight,
+                b"%d" % ask.ttl,
+                b"%d" % ask.rest,
+                f"{ask.shape} {ask.limit}".encode(),
+                b"1" if ask.fair else b"0",
+                b"1" if ask.queue else b"0",
+                self._push,
+            ),
+        )
+        reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+        match reply[0]:
+            case 1:
+                gone = _holding(ask.name, reply[3:]) if len(reply) > 3 else None
+                return Grant(reply[1], None, gone)
+            case 0:
+                holder = _holding(ask.name, reply[3:]) if len(reply) > 3 else None
+                place = None if reply[1] < 0 else reply[1]
+                return Busy(holder, place, holder.expires_in if holder else None, (), reply[2])
+            case _:
+                shape, _, limit = _text(reply[1]).rpartition(" ")
+                return Mismatch(shape, int(limit))
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str]]:
+        groups: dict[int, list[int]] = {}
+        for place, each in enumerate(batch):
+            groups.setdefault(self._slot(each.name), []).append(place)
+        calls = []
+        for places in groups.values():
+            keys = tuple(self.keys(batch[place].name)[0] for place in places)
+            args = []
+            for place in places:
+                each = batch[place]
+                args += [each.attempt.encode(), b"%d" % each.token, b"%d" % each.ttl]
+            calls.append(Call(RENEW, keys, tuple(args)))
+        replies = yield (Confirmed(calls) if self._replicas else Many(calls))
+        outcomes = [GONE] * len(batch)
+        for places, reply in zip(groups.values(), replies, strict=True):
+            for place, outcome in zip(places, reply, strict=True):
+                outcomes[place] = _OUTCOMES[outcome]
+        return outcomes
+
+    def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
+        return bool((yield Call(RELEASE, self.keys(name), (attempt.encode(), b"%d" % token))))
+
+    def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        return bool((yield Call(ABANDON, self.keys(name), (attempt.encode(),))))
+
+    def interrupt(self, name: str, force: bool) -> Steps[bool]:
+        return bool((yield Call(INTERRUPT, self.keys(name), (b"1" if force else b"0",))))
+
+    def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
+        """All of them in one page: Redis lists keys in no order, so pages in order would each cost a whole listing."""
+        pattern = _escape(self._start + prefix.encode()) + b"*}"
+        start, end = len(self._start), -1
+        names = sorted({key[start:end].decode() for key in (yield Keys(pattern))})
+        found: list[Holding] = []
+        for first in range(0, len(names), _LOOK_AT_ONCE):
+            some = names[first : first + _LOOK_AT_ONCE]
+            replies = yield Many([Call(LOOK, self.keys(name), ()) for name in some])
+            for name, reply in zip(some, replies, strict=True):
+                found += [_holding(name, each) for each in reply]
+        return found, None
+
+    def inspect(self, name: str) -> Steps[Sequence[Holding]]:
+        reply = yield Call(LOOK, self.keys(name), ())
+        return [seen for seen in (_holding(name, each) for each in reply) if seen.expires_in > 0]
+
+    def tidy(self) -> Steps[None]:
+        """Nothing to do: the keys expire by themselves, a day after their last use."""
+        yield from ()
+
+    def _slot(self, name: str) -> int:
+        if not self._clustered:
+            return 0
+        from redis.crc import key_slot
+
+        return int(key_slot(self.keys(name)[0]))
+
+
+def read_ring(payload: bytes) -> tuple[str, Grant | Busy | None]:
+    """What a push says: which attempt it is for, and what it brings."""
+    words = payload.split()
+    attempt = words[0].decode()
+    if len(words) == 4 and words[1] == b"granted":
+        return attempt, Grant(int(words[2]), at=int(words[3]))
+    if len(words) == 3 and words[1] == b"next":
+        return attempt, Busy(None, 0, int(words[2]) / SECOND)
+    return attempt, None
+
+
+def _holding(name: str, fields: Sequence[Any]) -> Holding:
+    attempt, owner, kind, data, token, age, left, waiters = fields
+    return Holding(
+        name,
+        _text(attempt),
+        _text(owner),
+        _text(kind),
+        _text(data) or None,
+        token,
+        age / SECOND,
+        left / SECOND,
+        waiters,
+    )
+
+
+def _text(value: bytes | str) -> str:
+    return value if isinstance(value, str) else value.decode()
+
+
+def _escape(pattern: bytes) -> bytes:
+    """The text as a pattern that matches nothing else."""
+    for special in (b"\\", b"*", b"?", b"[", b"]"):
+        pattern = pattern.replace(special, b"\\" + special)
+    return pattern
