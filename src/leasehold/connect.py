@@ -19,8 +19,10 @@ ENVIRONMENT = "LEASEHOLD_URL"
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite", None),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), ("redis", "redis")),
+    **dict.fromkeys(("unix", "redis+unix", "valkey+unix"), ("redis", "redis")),
 }
-_LATER = ("redis", "rediss", "valkey", "redlock", "mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
+_LATER = ("redlock", "mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),
@@ -40,7 +42,8 @@ def connect(
 
     Does no I/O; the first operation does. ``timing`` are defaults for the options of ``lock`` of those names.
     """
-    from .lock import Locks, ThreadCore
+    from .lock import Locks
+    from .threads import ThreadCore
 
     opened, options = resolve(url, namespace, timing)
     core = ThreadCore(opened.store, opened.threads(), namespace=namespace, owner=owner, kinds=kinds, defaults=options)

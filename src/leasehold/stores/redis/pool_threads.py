@@ -33,6 +33,9 @@ class Line:
     def connect(self) -> None:
         self.connection.connect()
         self._limit = -1.0
+        poll = select.poll()
+        poll.register(self.connection._sock, select.POLLIN)
+        self._poll = poll.poll
 
     def limit(self, seconds: float) -> None:
         if seconds != self._limit:
@@ -55,18 +58,7 @@ class Line:
     @property
     def stale(self) -> bool:
         """Whether the server has hung up, or has said something that nobody asked for."""
-        sock = self.connection._sock
-        if sock is None:
-            return True
-        if type(sock) is not socket.socket:  # TLS cannot peek
-            return bool(select.select([sock], [], [], 0)[0])
-        try:
-            sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:
-            pass
-        return True
+        return self.connection._sock is None or bool(self._poll(0))
 
     def close(self) -> None:
         self.connection.disconnect()

@@ -23,9 +23,7 @@ class Script:
         text = "".join(_FOLDER.joinpath(f"{each}.lua").read_text("utf-8") for each in (*before, name))
         self.text = text.encode()
         self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
-        self._start = {
-            keys: b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n%d\r\n" % (self.sha, keys) for keys in range(1, 10)
-        }
+        self._start = {keys: b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n%d\r\n" % (self.sha, keys) for keys in range(1, 10)}
 
     def __repr__(self) -> str:
         return f"<script {self.name}>"
@@ -52,8 +50,10 @@ class Call(NamedTuple):
         start = self.script._start.get(len(keys))
         if start is None:
             return pack(self.short())
-        return b"*%d\r\n" % (3 + len(keys) + len(args)) + start + b"".join(
-            [b"$%d\r\n%b\r\n" % (len(part), part) for part in (*keys, *args)]
+        return (
+            b"*%d\r\n" % (3 + len(keys) + len(args))
+            + start
+            + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in (*keys, *args)])
         )
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ...errors import StoreUnavailable
+from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T
 from .errors import DRIVER_ERRORS, translate
@@ -64,6 +64,8 @@ class RedisThreads:
         except StopIteration as stop:
             result: T = stop.value
             return result
+        except StoreError:
+            raise
         except DRIVER_ERRORS as error:
             raise translate(error, self._where, was_writable=self._was_writable) from error
 
