@@ -156,14 +156,16 @@ class Core:
             self.tell("lost", lease.name, lease.token, lease.lost_reason)
 
     def rung(self, attempt: str, news: Grant | Busy | None = None) -> None:
-        """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread."""
+        """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread.
+
+        An empty attempt means all that is held: calls may have been missed."""
         bell = self.asking.get(attempt)
         if bell is not None:
             if news is not None:
                 bell.news = news
             bell.ring()
-        elif attempt in self.leases:
-            self.urgent.add(attempt)
+        elif attempt in self.leases or not attempt:
+            self.urgent.update([attempt] if attempt else list(self.leases))
             self.look_now()
 
     def settle(self, owed: Unsettled) -> None:

@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
 from .errors import is_replica
-from .pool_threads import MOST, SURPLUS
+from .pool_threads import ASKING, MOST, SURPLUS
 from .scripts import Call, pack
 
 
@@ -61,26 +61,23 @@ def close(connection: Any) -> None:
             pass
 
 
-class Pool:
-    """Calls over connections that ``await make(limit)`` makes, connected."""
+class Lines:
+    """Calls over lines that are taken and given back: our own or borrowed ones."""
 
-    def __init__(self, make: Callable[[float], Awaitable[Any]]) -> None:
-        self._make = make
-        self._idle: list[Line] = []
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        """Also when the event loop has been closed: nothing of it can be used any more."""
-        for line in self._idle:
-            line.connection._reader = line.connection._writer = None  # closing it would disturb the parent
-        self._idle = []
-        self._open = 0
-        self._turns: deque[asyncio.Future[None]] = deque()
+    def __init__(self) -> None:
         self._finishing: set[asyncio.Task[None]] = set()
-        self.closed = False
 
     async def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
         """Run the calls, in one go; with ``replicas`` the last reply is how many of those have confirmed."""
+        return self.check(await self.replies(calls, limit, replicas, patience))
+
+    async def replies(
+        self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0, asking: bool = False
+    ) -> list[Any]:
+        """As ``send``; an error reply is among the replies."""
+        if asking:  # a slot that is on its way from one node to another
+            payload = b"".join([ASKING + call.packed() for call in calls])
+            return (await self._exchange(payload, 2 * len(calls), limit))[1::2]
         payload = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
         wait = pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000)))) if replicas else b""
         count = len(calls) + (replicas > 0)
@@ -93,7 +90,11 @@ class Pool:
             known = await self._exchange(again + wait, len(unknown), limit)
             for place, reply in zip(unknown, known, strict=True):
                 replies[place] = reply
-        return self._check(replies)
+        return replies
+
+    async def ask(self, command: Sequence[bytes], limit: float) -> Any:
+        """One plain command."""
+        return self.check(await self._exchange(pack(command), 1, limit))[0]
 
     async def keys(self, pattern: bytes, limit: float) -> list[bytes]:
         ends = clock.now() + limit
@@ -103,22 +104,10 @@ class Pool:
             left = ends - clock.now()
             if left <= 0:
                 raise RedisTimeoutError("listing the keys takes too long")
-            command = pack((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"))
-            cursor, some = self._check(await self._exchange(command, 1, left))[0]
+            cursor, some = await self.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"), left)
             found += some
             if cursor == b"0":
                 return found
-
-    async def ear(self, channel: str, limit: float) -> Ear:
-        connection = await self._make(limit)
-        try:
-            async with asyncio.timeout(limit):
-                await connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
-                await connection.read_response(disable_decoding=True)
-        except BaseException:
-            close(connection)
-            raise
-        return Ear(connection)
 
     async def _exchange(self, payload: bytes, count: int, limit: float) -> list[Any]:
         if self._finishing:  # what was cancelled comes before what is asked now
@@ -162,13 +151,57 @@ class Pool:
         self._finishing.add(task)
         task.add_done_callback(self._finishing.discard)
 
-    def _check(self, replies: list[Any]) -> list[Any]:
+    def check(self, replies: list[Any]) -> list[Any]:
         for reply in replies:
             if isinstance(reply, Exception):
                 if is_replica(reply):
-                    self.hang_up()
+                    self.hang_up()  # it was the primary
                 raise reply
         return replies
+
+    async def _take(self, limit: float) -> Line:
+        raise NotImplementedError
+
+    def _give(self, line: Line) -> None:
+        raise NotImplementedError
+
+    def _drop(self, line: Line) -> None:
+        """It can't be used any more: the server hung up, or a reply was not awaited."""
+        raise NotImplementedError
+
+    def hang_up(self) -> None:
+        """Close what is idle: the next call connects anew, to whatever is the primary then."""
+        raise NotImplementedError
+
+
+class Pool(Lines):
+    """Connections of our own, which ``await make(limit)`` makes, connected."""
+
+    def __init__(self, make: Callable[[float], Awaitable[Any]]) -> None:
+        self._make = make
+        self._idle: list[Line] = []
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Also when the event loop has been closed: nothing of it can be used any more."""
+        for line in self._idle:
+            line.connection._reader = line.connection._writer = None  # closing it would disturb the parent
+        self._idle = []
+        self._open = 0
+        self._turns: deque[asyncio.Future[None]] = deque()
+        self._finishing = set()
+        self.closed = False
+
+    async def ear(self, channel: str, limit: float) -> Ear:
+        connection = await self._make(limit)
+        try:
+            async with asyncio.timeout(limit):
+                await connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
+                await connection.read_response(disable_decoding=True)
+        except BaseException:
+            close(connection)
+            raise
+        return Ear(connection)
 
     async def _take(self, limit: float) -> Line:
         while True:
@@ -179,7 +212,6 @@ class Pool:
                 if not line.stale():
                     return line
                 self._drop(line)
-                self.hang_up()  # the others are no better
             if self._open < MOST:
                 self._open += 1
                 try:
@@ -213,20 +245,22 @@ class Pool:
         if self._turns:
             self._next()
         elif len(idle) > 1 and now - idle[0].used > SURPLUS:
-            self._drop(idle.pop(0))
+            idle.pop(0).close()
+            self._closed_one()
 
     def _drop(self, line: Line) -> None:
         line.close()
         self._closed_one()
+        self.hang_up()  # the others are no better
 
     def _closed_one(self) -> None:
         self._open -= 1
         self._next()
 
     def hang_up(self) -> None:
-        """Close what is idle: the next call connects anew, to whatever is the primary then."""
         while self._idle:
-            self._drop(self._idle.pop())
+            self._idle.pop().close()
+            self._closed_one()
 
     async def close(self) -> None:
         self.closed = True

@@ -18,6 +18,7 @@ from .scripts import Call, pack
 
 MOST = 4
 """Connections for calls. More threads than that take turns: a call takes well under a millisecond."""
+ASKING = pack((b"ASKING",))
 SURPLUS = 5.0
 """A connection beyond the first that has not been needed for so long is closed."""
 
@@ -64,26 +65,24 @@ class Line:
         self.connection.disconnect()
 
 
-class Pool:
-    """Calls over connections that ``make(limit)`` makes, unconnected."""
-
-    def __init__(self, make: Callable[[float], Any]) -> None:
-        self._make = make
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        self._idle: list[Line] = []
-        self._open = 0
-        self._queued = 0
-        self._turn = threading.Condition()
-        self.closed = False
+class Lines:
+    """Calls over lines that are taken and given back: our own or borrowed ones."""
 
     def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
         """Run the calls, in one go; with ``replicas`` the last reply is how many of those have confirmed."""
+        return self.check(self.replies(calls, limit, replicas, patience))
+
+    def replies(
+        self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0, asking: bool = False
+    ) -> list[Any]:
+        """As ``send``; an error reply is among the replies."""
         payload = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
         if replicas:
             payload += pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000))))
         count = len(calls) + (replicas > 0)
+        if asking:  # a slot that is on its way from one node to another
+            payload = b"".join([ASKING + call.packed() for call in calls])
+            return self._exchange(payload, 2 * len(calls), limit)[1::2]
         line, ends = self._take(limit)
         try:
             replies = line.talk(payload, count, limit if ends is None else ends - clock.now())
@@ -100,18 +99,21 @@ class Pool:
             self._drop(line)
             raise
         self._give(line)
-        return self._check(replies)
+        return replies
 
     def ask(self, command: Iterable[bytes], limit: float) -> Any:
         """One plain command."""
+        return self.check(self._exchange(pack(tuple(command)), 1, limit))[0]
+
+    def _exchange(self, payload: bytes, count: int, limit: float) -> list[Any]:
         line, ends = self._take(limit)
         try:
-            reply = line.talk(pack(tuple(command)), 1, limit if ends is None else ends - clock.now())
+            replies = line.talk(payload, count, limit if ends is None else ends - clock.now())
         except BaseException:
             self._drop(line)
             raise
         self._give(line)
-        return self._check(reply)[0]
+        return replies
 
     def keys(self, pattern: bytes, limit: float) -> list[bytes]:
         ends = clock.now() + limit
@@ -126,26 +128,54 @@ class Pool:
             if cursor == b"0":
                 return found
 
-    def ear(self, channel: str, limit: float) -> Ear:
-        return Ear(self._make(limit), channel)
-
-    def _check(self, replies: list[Any]) -> list[Any]:
+    def check(self, replies: list[Any]) -> list[Any]:
         for reply in replies:
             if isinstance(reply, Exception):
                 if is_replica(reply):
-                    self.hang_up()
+                    self.hang_up()  # it was the primary
                 raise reply
         return replies
 
     def _take(self, limit: float) -> tuple[Line, float | None]:
         """A connected line, and when the limit ends if time has passed meanwhile."""
+        raise NotImplementedError
+
+    def _give(self, line: Line) -> None:
+        raise NotImplementedError
+
+    def _drop(self, line: Line) -> None:
+        """It can't be used any more: the server hung up, or a reply was not awaited."""
+        raise NotImplementedError
+
+    def hang_up(self) -> None:
+        """Close what is idle: the next call connects anew, to whatever is the primary then."""
+        raise NotImplementedError
+
+
+class Pool(Lines):
+    """Connections of our own, which ``make(limit)`` makes, unconnected."""
+
+    def __init__(self, make: Callable[[float], Any]) -> None:
+        self._make = make
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._idle: list[Line] = []
+        self._open = 0
+        self._queued = 0
+        self._turn = threading.Condition()
+        self.closed = False
+
+    def ear(self, channel: str, limit: float) -> Ear:
+        return Ear(self._make(limit), channel)
+
+    def _take(self, limit: float) -> tuple[Line, float | None]:
         try:
             line = self._idle.pop()
         except IndexError:
             return self._wait(limit)
         if line.stale:
             self._drop(line)
-            self.hang_up()  # the others are no better
             return self._wait(limit)
         return line, None
 
@@ -180,14 +210,20 @@ class Pool:
             with self._turn:
                 self._turn.notify()
         elif len(idle) > 1 and now - idle[0].used > SURPLUS:
-            try:
-                self._drop(idle.pop(0))
-            except IndexError:
-                pass  # another thread was faster
+            self._trim()
         if self.closed:
             self.hang_up()
 
     def _drop(self, line: Line) -> None:
+        line.close()
+        self._closed_one()
+        self.hang_up()  # the others are no better
+
+    def _trim(self) -> None:
+        try:
+            line = self._idle.pop(0)
+        except IndexError:
+            return  # another thread was faster
         line.close()
         self._closed_one()
 
@@ -197,13 +233,8 @@ class Pool:
             self._turn.notify()
 
     def hang_up(self) -> None:
-        """Close what is idle: the next call connects anew, to whatever is the primary then."""
         while self._idle:
-            try:
-                line = self._idle.pop()
-            except IndexError:
-                return
-            self._drop(line)
+            self._trim()
 
     def close(self) -> None:
         self.closed = True

@@ -6,6 +6,7 @@ share the hash tag ``{namespace:name}``, so that a cluster keeps them in one slo
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -28,7 +29,8 @@ from .scripts import ABANDON, ACQUIRE, INTERRUPT, LOOK, RELEASE, RENEW, Call
 PREFIX = b"leasehold:{"
 CHANNEL = "leasehold:session:"
 _OUTCOMES = {1: RENEWED, 0: GONE, -1: BROKEN}
-_LOOK_AT_ONCE = 500
+_LISTINGS = 4
+"""How many listings can be under way at once without starting over."""
 
 
 class Confirmed(NamedTuple):
@@ -62,6 +64,7 @@ class RedisStore:
         self._start = PREFIX + space.encode() + b":"
         self._replicas = replicas
         self._clustered = clustered
+        self._listings: dict[tuple[str, str], list[str]] = {}
         self._push = b"0" if replicas else b"1"
 
     def keys(self, name: str) -> tuple[bytes, bytes]:
@@ -130,17 +133,22 @@ class RedisStore:
         return bool((yield Call(INTERRUPT, self.keys(name), (b"1" if force else b"0",))))
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
-        """All of them in one page: Redis lists keys in no order, so pages in order would each cost a whole listing."""
-        pattern = _escape(self._start + prefix.encode()) + b"*}"
-        start, end = len(self._start), -1
-        names = sorted({key[start:end].decode() for key in (yield Keys(pattern))})
-        found: list[Holding] = []
-        for first in range(0, len(names), _LOOK_AT_ONCE):
-            some = names[first : first + _LOOK_AT_ONCE]
-            replies = yield Many([Call(LOOK, self.keys(name), ()) for name in some])
-            for name, reply in zip(some, replies, strict=True):
-                found += [_holding(name, each) for each in reply]
-        return found, None
+        """Redis lists keys in no order, so the names of a whole listing are kept from page to page."""
+        names = self._listings.pop((prefix, after), None)
+        if names is None:
+            pattern = _escape(self._start + prefix.encode()) + b"*}"
+            start = len(self._start)
+            names = sorted({key[start:-1].decode() for key in (yield Keys(pattern))})
+            names = names[bisect.bisect_right(names, after) :]
+        page, rest = names[:count], names[count:]
+        replies = yield Many([Call(LOOK, self.keys(name), ()) for name in page])
+        found = [_holding(name, each) for name, reply in zip(page, replies, strict=True) for each in reply]
+        if not rest:
+            return found, None
+        while len(self._listings) >= _LISTINGS:  # nobody came back for it
+            self._listings.pop(next(iter(self._listings)), None)
+        self._listings[prefix, page[-1]] = rest
+        return found, page[-1]
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         reply = yield Call(LOOK, self.keys(name), ())

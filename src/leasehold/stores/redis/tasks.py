@@ -126,7 +126,8 @@ class RedisTasks:
                 log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
             except Exception as error:
                 log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
-            self._ring_all()  # from now on they have to poll
+            if not self._closed:
+                self._ring_all()  # from now on they have to poll
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
@@ -143,7 +144,8 @@ class RedisTasks:
             asked = payload is None
 
     def _ring_all(self) -> None:
-        for attempt in list(self._waiting):
+        """Whoever waits is to ask again, and what is held is to be looked at."""
+        for attempt in (*self._waiting, ""):
             self.on_ring(attempt)
 
     async def close(self) -> None:

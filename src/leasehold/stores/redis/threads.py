@@ -116,7 +116,8 @@ class RedisThreads:
                     log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
             except Exception as error:
                 log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
-            self._ring_all()  # from now on they have to poll
+            if not closed.is_set():
+                self._ring_all()  # from now on they have to poll
             closed.wait(pause)
             pause = min(pause * 2, 1.0)
 
@@ -133,7 +134,8 @@ class RedisThreads:
             asked = payload is None
 
     def _ring_all(self) -> None:
-        for attempt in list(self._waiting):
+        """Whoever waits is to ask again, and what is held is to be looked at."""
+        for attempt in (*self._waiting, ""):
             self.on_ring(attempt)
 
     def close(self) -> None:
