@@ -15,13 +15,18 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
+_REDIS = (
+    *(f"{base}{how}" for base in ("redis", "rediss", "valkey", "valkeys") for how in ("", "+sentinel", "+cluster")),
+    *("unix", "redis+unix", "valkey+unix"),
+)
 # scheme: (module of leasehold.stores, extra that brings its driver). A module has open_url(url, namespace) -> Opened.
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite", None),
-    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys"), ("redis", "redis")),
-    **dict.fromkeys(("unix", "redis+unix", "valkey+unix"), ("redis", "redis")),
+    **dict.fromkeys(_REDIS, ("redis", "redis")),
 }
+# package of a client's class: module of leasehold.stores. It has open_client(client, namespace) -> Opened.
+_CLIENTS: Mapping[str, str] = {"redis": "redis"}
 _LATER = ("redlock", "mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
 
 _TIMING = (
@@ -68,6 +73,11 @@ def find(url: object, namespace: str) -> Opened:
 
             url = default_url()
     if not isinstance(url, str):
+        packages = {each.__module__.partition(".")[0] for each in type(url).__mro__}
+        for package, module in _CLIENTS.items():
+            if package in packages:
+                given: Opened = import_module(f"leasehold.stores.{module}").open_client(url, namespace)
+                return given
         raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()

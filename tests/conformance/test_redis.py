@@ -1,11 +1,11 @@
 """Redis and Valkey keep the contract."""
 
 import pytest
-from servers.base import Server
-from servers.plugin import Given
 
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
+from servers.base import Server
+from servers.plugin import Given
 
 from .redis_probe import RedisProbe
 

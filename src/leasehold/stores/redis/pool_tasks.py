@@ -193,15 +193,7 @@ class Pool(Lines):
         self.closed = False
 
     async def ear(self, channel: str, limit: float) -> Ear:
-        connection = await self._make(limit)
-        try:
-            async with asyncio.timeout(limit):
-                await connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
-                await connection.read_response(disable_decoding=True)
-        except BaseException:
-            close(connection)
-            raise
-        return Ear(connection)
+        return await subscribe(await self._make(limit), channel, limit)
 
     async def _take(self, limit: float) -> Line:
         while True:
@@ -270,6 +262,17 @@ class Pool(Lines):
         await asyncio.sleep(0)  # transports close in the loop's next round
 
 
+async def subscribe(connection: Any, channel: str, limit: float) -> Ear:
+    try:
+        async with asyncio.timeout(limit):
+            await connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
+            await connection.read_response(disable_decoding=True)
+    except BaseException:
+        close(connection)
+        raise
+    return Ear(connection)
+
+
 class Ear:
     """The connection that hears our session's channel."""
 
@@ -290,5 +293,5 @@ class Ear:
     async def ping(self) -> None:
         await self._connection.send_packed_command((pack((b"PING",)),), check_health=False)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         close(self._connection)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ...errors import StoreError, StoreUnavailable
+from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T
 from .errors import DRIVER_ERRORS, translate
@@ -121,7 +121,10 @@ class RedisTasks:
                     await self._hear(ear)
                 finally:
                     self._up = False
-                    ear.close()
+                    await ear.close()
+            except StoreNotReady as error:
+                log(WARNING, "%s: polling, since wake-ups cannot be had: %s", self._where, error)
+                return
             except (TimeoutError, *DRIVER_ERRORS) as error:
                 log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
             except Exception as error:

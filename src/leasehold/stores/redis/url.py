@@ -24,6 +24,8 @@ class Address(NamedTuple):
     replicas: int
     options: dict[str, Any]
     """For redis-py's connections: db, username, password and whatever the URL adds."""
+    sentinel_options: dict[str, Any]
+    """The Sentinels' own username and password."""
 
     @property
     def where(self) -> str:
@@ -73,8 +75,10 @@ def parse(url: str) -> Address:
     hosts = () if kind == "unix" else _hosts(authority, SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT)
     if kind == "single" and len(hosts) > 1:
         raise ValueError("redis:// takes one host; several are for redis+sentinel://, redis+cluster:// or redlock://")
-    options.update(_driver_options(given))
-    return Address(kind, hosts, unquote(path) if kind == "unix" else "", master, tls, replicas, options)
+    sentinel = {name[9:]: value for name, value in given if name in ("sentinel_username", "sentinel_password")}
+    options.update(_driver_options([each for each in given if each[0][9:] not in sentinel]))
+    path = unquote(path) if kind == "unix" else ""
+    return Address(kind, hosts, path, master, tls, replicas, options, sentinel)
 
 
 def _split(rest: str) -> tuple[str, str, str]:
