@@ -165,7 +165,8 @@ class Core:
                 bell.news = news
             bell.ring()
         elif attempt in self.leases or not attempt:
-            self.urgent.update([attempt] if attempt else list(self.leases))
+            kept = [key for key, lease in list(self.leases.items()) if lease._spec.timing.renew]
+            self.urgent.update([attempt] if attempt else kept)
             self.look_now()
 
     def settle(self, owed: Unsettled) -> None:

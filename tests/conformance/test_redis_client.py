@@ -1,6 +1,5 @@
 """With a client that the user has made, whatever it does to replies, the contract holds."""
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,11 @@ from servers.base import Server
 from servers.plugin import Given
 
 from .redis_probe import RedisProbe
+
+# The loop that a client of asyncio lived in is closed when the test ends, and the client is not ours to close.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed:ResourceWarning"
+)
 
 
 @pytest.fixture
@@ -33,7 +37,3 @@ def store(redis_server: Server | Given) -> Iterator[StoreUnderTest]:
     for each in made:
         if isinstance(each, redis.Redis):
             each.close()
-        else:
-            for connection in each.connection_pool._available_connections:
-                connection._reader = connection._writer = None
-            asyncio.run(each.connection_pool.disconnect())

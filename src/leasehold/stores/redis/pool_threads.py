@@ -9,16 +9,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
 from .errors import is_replica
 from .scripts import Call, pack
+from .wire import Incomplete, parse
 
 MOST = 4
 """Connections for calls. More threads than that take turns: a call takes well under a millisecond."""
 ASKING = pack((b"ASKING",))
+_CHUNK = 65536
 SURPLUS = 5.0
 """A connection beyond the first that has not been needed for so long is closed."""
 
@@ -29,7 +31,8 @@ class Line:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.used = 0.0
-        self._limit = -1.0
+        self._limit: float | None = -1.0
+        self._resp3 = str(connection.protocol) == "3"
 
     def connect(self) -> None:
         self.connection.connect()
@@ -38,15 +41,40 @@ class Line:
         poll.register(self.connection._sock, select.POLLIN)
         self._poll = poll.poll
 
-    def limit(self, seconds: float) -> None:
+    def limit(self, seconds: float | None) -> None:
         if seconds != self._limit:
-            self.connection._sock.settimeout(max(0.001, seconds))
+            self.connection._sock.settimeout(None if seconds is None else max(0.001, seconds))
             self._limit = seconds
 
     def talk(self, payload: bytes, count: int, limit: float) -> list[Any]:
         """Send, and read so many replies; an error reply is among them as an exception."""
-        connection = self.connection
         self.limit(limit)
+        if self._resp3:
+            return self._talk_resp3(payload, count)
+        sock = self.connection._sock
+        try:
+            sock.sendall(payload)
+            data, at = sock.recv(_CHUNK), 0
+            replies: list[Any] = []
+            while True:
+                if not data:
+                    raise RedisConnectionError("the server has closed the connection")
+                try:
+                    while len(replies) < count:
+                        reply, at = parse(data, at)
+                        replies.append(reply)
+                    return replies
+                except Incomplete:
+                    more = sock.recv(_CHUNK)
+                    data = data + more if more else b""
+        except TimeoutError:
+            raise RedisTimeoutError(f"no answer within {limit:.3g} s") from None
+        except OSError as error:
+            raise RedisConnectionError(f"{type(error).__name__}: {error}") from error
+
+    def _talk_resp3(self, payload: bytes, count: int) -> list[Any]:
+        """By redis-py's parser, which also takes in what the server pushes."""
+        connection = self.connection
         connection.send_packed_command((payload,), check_health=False)
         replies: list[Any] = []
         for _ in range(count):
@@ -282,6 +310,3 @@ class Ear:
 
     def close(self) -> None:
         self._connection.disconnect()
-
-
-__all__ = ["Ear", "Line", "Pool", "RedisError"]

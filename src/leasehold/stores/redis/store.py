@@ -72,6 +72,14 @@ class RedisStore:
         key = self._start + name.encode() + b"}"
         return key, key + b":queue"
 
+    def name(self, key: bytes) -> str:
+        """The name that a hash is of."""
+        return key[len(self._start) : -1].decode()
+
+    def listing(self, prefix: str) -> Keys:
+        """Asks for the hashes of all names that start with the prefix."""
+        return Keys(_escape(self._start + prefix.encode()) + b"*}")
+
     def acquire(self, ask: Ask) -> Steps[Reply]:
         call = Call(
             ACQUIRE,
@@ -94,10 +102,10 @@ class RedisStore:
         reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
         match reply[0]:
             case 1:
-                gone = _holding(ask.name, reply[3:]) if len(reply) > 3 else None
+                gone = read_holding(ask.name, reply[3:]) if len(reply) > 3 else None
                 return Grant(reply[1], None, gone)
             case 0:
-                holder = _holding(ask.name, reply[3:]) if len(reply) > 3 else None
+                holder = read_holding(ask.name, reply[3:]) if len(reply) > 3 else None
                 place = None if reply[1] < 0 else reply[1]
                 return Busy(holder, place, holder.expires_in if holder else None, (), reply[2])
             case _:
@@ -136,13 +144,11 @@ class RedisStore:
         """Redis lists keys in no order, so the names of a whole listing are kept from page to page."""
         names = self._listings.pop((prefix, after), None)
         if names is None:
-            pattern = _escape(self._start + prefix.encode()) + b"*}"
-            start = len(self._start)
-            names = sorted({key[start:-1].decode() for key in (yield Keys(pattern))})
+            names = sorted({self.name(key) for key in (yield self.listing(prefix))})
             names = names[bisect.bisect_right(names, after) :]
         page, rest = names[:count], names[count:]
         replies = yield Many([Call(LOOK, self.keys(name), ()) for name in page])
-        found = [_holding(name, each) for name, reply in zip(page, replies, strict=True) for each in reply]
+        found = [read_holding(name, each) for name, reply in zip(page, replies, strict=True) for each in reply]
         if not rest:
             return found, None
         while len(self._listings) >= _LISTINGS:  # nobody came back for it
@@ -152,7 +158,7 @@ class RedisStore:
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         reply = yield Call(LOOK, self.keys(name), ())
-        return [seen for seen in (_holding(name, each) for each in reply) if seen.expires_in > 0]
+        return [seen for seen in (read_holding(name, each) for each in reply) if seen.expires_in > 0]
 
     def tidy(self) -> Steps[None]:
         """Nothing to do: the keys expire by themselves, a day after their last use."""
@@ -177,7 +183,7 @@ def read_ring(payload: bytes) -> tuple[str, Grant | Busy | None]:
     return attempt, None
 
 
-def _holding(name: str, fields: Sequence[Any]) -> Holding:
+def read_holding(name: str, fields: Sequence[Any]) -> Holding:
     attempt, owner, kind, data, token, age, left, waiters = fields
     return Holding(
         name,

@@ -36,7 +36,7 @@ class Address(NamedTuple):
         return f"redis at {hosts}" + (f" ({self.master})" if self.master else "")
 
 
-def parse(url: str) -> Address:
+def parse(url: str, *, any_db: bool = False) -> Address:
     scheme, _, rest = url.partition("://")
     base, plus, kind = scheme.lower().partition("+")
     tls = base in ("rediss", "valkeys")
@@ -70,7 +70,7 @@ def parse(url: str) -> Address:
         if not db_part.isdigit():
             raise ValueError(f"the number of the database in the Redis URL must be a number, not {unquote(db_part)!r}")
         options["db"] = int(db_part)
-    if kind == "cluster" and options.get("db"):
+    if kind == "cluster" and options.get("db") and not any_db:
         raise ValueError("a cluster has only database 0: leave the number out of the URL")
     hosts = () if kind == "unix" else _hosts(authority, SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT)
     if kind == "single" and len(hosts) > 1:
