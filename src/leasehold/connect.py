@@ -24,10 +24,11 @@ _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite", None),
     **dict.fromkeys(_REDIS, ("redis", "redis")),
+    "redlock": ("redlock", "redis"),
 }
 # package of a client's class: module of leasehold.stores. It has open_client(client, namespace) -> Opened.
 _CLIENTS: Mapping[str, str] = {"redis": "redis"}
-_LATER = ("redlock", "mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
+_LATER = ("mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),

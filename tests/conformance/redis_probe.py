@@ -12,7 +12,7 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local found = {}
 for _, holder in ipairs(cmsgpack.unpack(redis.call('HGET', KEYS[1], 'h') or cmsgpack.pack({}))) do
-  found[#found + 1] = {holder[2], holder[10], holder[9] - now}
+  found[#found + 1] = {holder[2], holder[10], holder[9] - now, holder[1]}
 end
 return found
 """
@@ -41,8 +41,11 @@ class RedisProbe:
         return [key[len(start) : -1] for key in keys if key.startswith(start) and key.endswith("}")]
 
     def holders(self, namespace: str, name: str) -> Sequence[Held]:
+        return [held for _, held in self.attempts(namespace, name)]
+
+    def attempts(self, namespace: str, name: str) -> Sequence[tuple[bytes, Held]]:
         found = self.client.eval(_HOLDERS, 1, self.key(namespace, name))
-        return [Held(owner.decode(), token, left / 1e6) for owner, token, left in found]
+        return [(attempt, Held(owner.decode(), token, left / 1e6)) for owner, token, left, attempt in found]
 
     def waiters(self, namespace: str, name: str) -> int:
         key = self.key(namespace, name)

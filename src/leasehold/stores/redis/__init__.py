@@ -6,6 +6,7 @@ The stored shape is in ``entry.lua``; the scripts, one per operation, are beside
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from inspect import signature
 from typing import Any
@@ -105,13 +106,18 @@ def task_link(address: Address) -> pool_tasks.Pool | cluster_tasks.Cluster:
     async def made(connection: Any) -> Any:
         try:
             await connection.connect()
-        except BaseException:
+        except BaseException as error:
             pool_tasks.close(connection)
+            if address.tls and isinstance(error, redis.exceptions.TimeoutError):
+                host, port = connection.host, connection.port
+                if await asyncio.to_thread(pool_threads.answers_plainly, host, port):
+                    raise redis.exceptions.ConnectionError(pool_threads.PLAIN) from None
             raise
         return connection
 
     def make(node: cluster.Node, limit: float) -> Awaitable[Any]:
-        return made(kind(host=node[0], port=node[1], socket_connect_timeout=limit, **options))
+        patience = limit * 0.7 if address.tls else limit  # time to find out why TLS does not work
+        return made(kind(host=node[0], port=node[1], socket_connect_timeout=patience, **options))
 
     kind: Any = connection.SSLConnection if address.tls else connection.Connection
     match address.kind:

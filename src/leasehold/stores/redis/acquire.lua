@@ -1,7 +1,8 @@
 -- Take the lease, claim what was granted meanwhile, queue (or keep one's place), or tell who has it.
 --
 -- ARGV  1 attempt, 2 owner, 3 kind, 4 data ('' for none), 5 session, 6 weight, 7 ttl µs, 8 rest µs,
---       9 shape and limit ('lock 1'), 10 fair, 11 queue, 12 whether a push may bring the lease (each '1' or '0')
+--       9 shape and limit ('lock 1'), 10 fair, 11 queue, 12 whether a push may bring the lease (each '1' or '0');
+--       12 is '2' on a node of a quorum (raise.lua)
 -- gives {1, token, now, then what is known of who let it expire}
 --       {0, place or -1, now, then the holder that expires first}
 --       {-1, shape and limit that the name is in use with}

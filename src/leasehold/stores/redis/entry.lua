@@ -4,6 +4,7 @@
 -- KEYS[2]  sorted set: the queue, attempts by order of arrival
 local ATTEMPT, OWNER, KIND, DATA, SESSION, WEIGHT, TTL, REST, EXPIRES, TOKEN, ACQUIRED, STATE, PUSH =
   1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
+local UNRAISED = 2  -- in PUSH: one node of a quorum, which has yet to hear of the final token (raise.lua)
 local GRANTED, HELD, INTERRUPTED, RESTING = 1, 2, 3, 4
 local FIRST_TERM, WAITER_TTL, KEEP_MS = 700000, 15000000, 86400000
 local CHANNEL = 'leasehold:session:'

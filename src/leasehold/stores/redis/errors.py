@@ -21,6 +21,7 @@ _MEND = (
     ),
     ("OOM ", "the server is out of memory: raise its maxmemory, or free some"),
     ("NOPERM", "the user's ACL does not allow it: docs/stores/redis.md has the line that it needs"),
+    ("unauthenticated", "the server wants a password: redis://user:password@host"),
     ("NOAUTH", "the server wants a password: redis://user:password@host"),
     ("WRONGPASS", "the server refuses this user name or password"),
     ("invalid password", "the server refuses this password"),

@@ -20,9 +20,32 @@ from .wire import Incomplete, parse
 MOST = 4
 """Connections for calls. More threads than that take turns: a call takes well under a millisecond."""
 ASKING = pack((b"ASKING",))
+PLAIN = "SSL: the server answers without TLS"
+_PROBE = 0.3
 _CHUNK = 65536
 SURPLUS = 5.0
 """A connection beyond the first that has not been needed for so long is closed."""
+
+
+def connect(connection: Any) -> None:
+    """Connect; say so when the other side does not speak TLS: a plain Redis just waits for more."""
+    try:
+        connection.connect()
+    except RedisTimeoutError:
+        if hasattr(connection, "cert_reqs") and answers_plainly(connection.host, connection.port):
+            raise RedisConnectionError(PLAIN) from None
+        raise
+
+
+def answers_plainly(host: str, port: int) -> bool:
+    """Whether there is a server that answers without TLS."""
+    try:
+        with socket.create_connection((host, port), _PROBE) as sock:
+            sock.settimeout(_PROBE)
+            sock.sendall(b"PING\r\n")
+            return sock.recv(1) in (b"+", b"-")
+    except OSError:
+        return False
 
 
 class Line:
@@ -35,7 +58,7 @@ class Line:
         self._resp3 = str(connection.protocol) == "3"
 
     def connect(self) -> None:
-        self.connection.connect()
+        connect(self.connection)
         self._limit = -1.0
         poll = select.poll()
         poll.register(self.connection._sock, select.POLLIN)
@@ -275,7 +298,7 @@ class Ear:
     def __init__(self, connection: Any, channel: str) -> None:
         self._connection = connection
         try:
-            connection.connect()
+            connect(connection)
             connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
             self._read()
         except BaseException:

@@ -1,7 +1,7 @@
 -- Renew many leases, each a name of its own. Never takes one that is gone.
 --
 -- KEYS  the hashes of the names (see entry.lua)
--- ARGV  for each: attempt, token (0: whatever it is), ttl µs
+-- ARGV  for each: attempt, token, ttl µs
 -- gives for each: 1 renewed, 0 gone, -1 broken
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -15,7 +15,7 @@ for place, key in ipairs(KEYS) do
   local holders = stored[2] and cmsgpack.unpack(stored[2]) or {}
   outcomes[place] = 0
   for _, holder in ipairs(holders) do
-    if holder[1] == attempt and (holder[10] == token or token == 0) and holder[9] > now then
+    if holder[1] == attempt and (holder[10] == token or holder[13] == 2) and holder[9] > now then
       if holder[12] == 3 then
         outcomes[place] = -1
       else

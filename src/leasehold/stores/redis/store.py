@@ -56,7 +56,9 @@ class RedisStore:
 
     fair = True
 
-    def __init__(self, scheme: str, namespace: str, replicas: int = 0, clustered: bool = False) -> None:
+    def __init__(
+        self, scheme: str, namespace: str, replicas: int = 0, clustered: bool = False, quorum: bool = False
+    ) -> None:
         self.scheme = scheme
         self.session = b""
         """Where rings for us go: set by the driver."""
@@ -65,7 +67,7 @@ class RedisStore:
         self._replicas = replicas
         self._clustered = clustered
         self._listings: dict[tuple[str, str], list[str]] = {}
-        self._push = b"0" if replicas else b"1"
+        self._push = b"2" if quorum else b"0" if replicas else b"1"
 
     def keys(self, name: str) -> tuple[bytes, bytes]:
         """The hash of a name and its queue."""
