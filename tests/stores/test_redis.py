@@ -16,7 +16,8 @@ import redis
 import leasehold
 from leasehold import aio
 from leasehold.errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
-from servers.redis import Redis
+from servers.clock import FakeClock
+from servers.redis import Redis, Valkey
 from servers.redis_ensembles import RedisCluster, SentinelSetup
 
 SECRET = "s3cret-pa55"
@@ -398,6 +399,14 @@ def test_a_host_without_a_name() -> None:
     refuses(f"redis://u:{SECRET}@no-such-host.invalid", StoreUnavailable, "no-such-host")
 
 
+def test_a_node_of_a_cluster(redis_cluster: RedisCluster) -> None:
+    urls = [f"redis://{member.address}/0" for member in redis_cluster.members]
+    with pytest.raises(StoreNotReady, match=r"redis\+cluster://"):
+        for url in urls:  # two of three do not have the slot
+            with leasehold.connect(url) as locks:
+                locks.lock("a").try_acquire()
+
+
 def test_tls_to_a_plain_port(redis_server) -> None:
     refuses(redis_server.url.replace("redis://", f"rediss://:{SECRET}@"), StoreNotReady, "TLS")
 
@@ -495,3 +504,30 @@ def test_a_fork_owns_nothing(locks) -> None:
     assert os.waitpid(pid, 0)[1] == 0
     lease.renew()
     assert lease.release() is True
+
+
+def test_the_servers_clock_is_set_back(start_server) -> None:
+    """S1 and S5: tokens rise all the same, while the record is there."""
+    clock = FakeClock()
+    server = start_server(Valkey, env=clock.env)
+    with leasehold.connect(server.url) as locks:
+        tokens = []
+        for step in (0, 300, -300, 0):
+            clock.step(step)
+            time.sleep(0.01)
+            lease = locks.lock("a").acquire(timeout=5)
+            tokens.append(lease.token)
+            lease.release()
+    assert tokens == sorted(set(tokens))
+
+
+def test_what_was_acknowledged_survives_a_restart_with_persistence(start_server) -> None:
+    server = start_server(Redis, "--appendfsync", "always", append_only=True)
+    with leasehold.connect(server.url) as locks, leasehold.connect(server.url) as other:
+        lease = locks.lock("a").acquire()
+        server.kill()
+        server.start()
+        assert other.lock("a").try_acquire() is None
+        lease.renew()
+        assert lease.release() is True
+        assert other.lock("a").acquire(timeout=5).token > lease.token

@@ -31,7 +31,6 @@ _MEND = (
     ("SELECT is not allowed in cluster", "a cluster has only database 0: leave the number out of the URL"),
     ("MISCONF", "the server cannot persist and so refuses writes: see its log"),
     ("DENIED", "the server is in protected mode: set a password, or bind it to this address"),
-    ("MOVED ", "the server belongs to a cluster: use redis+cluster://"),
     ("unknown command", "the server does not know a command that leasehold needs: Redis 6.2 or Valkey is needed"),
 )
 
@@ -47,6 +46,8 @@ def translate(error: BaseException, where: str, *, was_writable: bool = False) -
         if was_writable:
             return StoreUnavailable(f"{where}: has become a replica; looking for the new primary")
         return StoreNotReady(f"{where}: is a read-only replica: give the primary's address, or use redis+sentinel://")
+    if isinstance(error, redis_errors.MovedError):
+        return StoreNotReady(f"{where}: the server belongs to a cluster: use redis+cluster://")
     for sign in _PASSING:
         if sign in text:
             return StoreUnavailable(f"{where}: {_first_line(text)}")
