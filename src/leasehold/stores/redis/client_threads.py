@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,51 +10,33 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from .pool_threads import MOST, Line, Lines
+from .pool_threads import MOST, Line, Pool
 from .scripts import Call
 
 RAW = {"NEVER_DECODE": True}
 """redis-py is to leave the bytes of a reply alone, whatever the client was made with."""
 
 
-class Borrowed(Lines):
-    """Connections of the pool of a ``redis.Redis``: with their settings, but our limits, and without its retries."""
+class Borrowed(Pool):
+    """Connections of the pool of a ``redis.Redis``: with their settings, but our limits, and without its retries.
+
+    One or two stay with us while we are in use: to take one and give it back costs as much as a call.
+    """
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._pool = client.connection_pool
-        self.after_fork()
+        pool = client.connection_pool
 
-    def after_fork(self) -> None:
-        self._turns = threading.BoundedSemaphore(MOST)
+        class BorrowedLine(Line):
+            def close(self) -> None:
+                self.connection.disconnect()
+                pool.release(self.connection)
 
-    def _take(self, limit: float) -> tuple[Line, float | None]:
-        if not self._turns.acquire(timeout=limit):
-            raise RedisTimeoutError(f"{MOST} calls have been under way for too long")
-        try:
-            return Line(get_connection(self._pool)), None
-        except BaseException:
-            self._turns.release()
-            raise
+        most = min(MOST, max(1, pool.max_connections - 2))
+        super().__init__(lambda limit: get_connection(pool), most, BorrowedLine)
 
-    def _give(self, line: Line) -> None:
-        line.limit(line.connection.socket_timeout)
-        self._pool.release(line.connection)
-        self._turns.release()
-
-    def _drop(self, line: Line) -> None:
-        line.connection.disconnect()
-        self._pool.release(line.connection)
-        self._turns.release()
-
-    def hang_up(self) -> None:
-        self._pool.disconnect(inuse_connections=False)
-
-    def ear(self, channel: str, limit: float) -> ClientEar:
+    def ear(self, channel: str, limit: float) -> Any:
         return ClientEar(self._client, channel, limit)
-
-    def close(self) -> None:
-        """It is not ours to close."""
 
 
 class BorrowedCluster:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -22,6 +24,8 @@ MOST = 4
 ASKING = pack((b"ASKING",))
 PLAIN = "SSL: the server answers without TLS"
 _PROBE = 0.3
+FRESH = 0.01
+"""A connection that was used so recently is not looked at before it is used again: a look costs a system call."""
 _CHUNK = 65536
 SURPLUS = 5.0
 """A connection beyond the first that has not been needed for so long is closed."""
@@ -54,30 +58,43 @@ class Line:
     def __init__(self, connection: Any) -> None:
         self.connection = connection
         self.used = 0.0
-        self._limit: float | None = -1.0
+        self._limit = -1.0
         self._resp3 = str(connection.protocol) == "3"
 
     def connect(self) -> None:
         connect(self.connection)
         self._limit = -1.0
+        self._sock = sock = self.connection._sock
+        # The kernel's own timeout saves a poll before each send and receive; TLS needs Python's.
+        self._kernel_limit = type(sock) is socket.socket and sys.platform == "linux" and not self._resp3
+        if self._kernel_limit:
+            sock.settimeout(None)
         poll = select.poll()
-        poll.register(self.connection._sock, select.POLLIN)
+        poll.register(sock, select.POLLIN)
         self._poll = poll.poll
 
-    def limit(self, seconds: float | None) -> None:
+    def limit(self, seconds: float) -> None:
         if seconds != self._limit:
-            self.connection._sock.settimeout(None if seconds is None else max(0.001, seconds))
             self._limit = seconds
+            seconds = max(0.001, seconds)
+            if self._kernel_limit:
+                value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+            else:
+                self._sock.settimeout(seconds)
 
     def talk(self, payload: bytes, count: int, limit: float) -> list[Any]:
         """Send, and read so many replies; an error reply is among them as an exception."""
         self.limit(limit)
         if self._resp3:
             return self._talk_resp3(payload, count)
-        sock = self.connection._sock
+        sock = self._sock
         try:
             sock.sendall(payload)
             data, at = sock.recv(_CHUNK), 0
+            if count == 1 and data[:1] == b":" and data[-1:] == b"\n":
+                return [int(data[1:-2])]
             replies: list[Any] = []
             while True:
                 if not data:
@@ -90,7 +107,7 @@ class Line:
                 except Incomplete:
                     more = sock.recv(_CHUNK)
                     data = data + more if more else b""
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             raise RedisTimeoutError(f"no answer within {limit:.3g} s") from None
         except OSError as error:
             raise RedisConnectionError(f"{type(error).__name__}: {error}") from error
@@ -206,8 +223,10 @@ class Lines:
 class Pool(Lines):
     """Connections of our own, which ``make(limit)`` makes, unconnected."""
 
-    def __init__(self, make: Callable[[float], Any]) -> None:
+    def __init__(self, make: Callable[[float], Any], most: int = MOST, line: type[Line] = Line) -> None:
         self._make = make
+        self._most = most
+        self._line = line
         self.after_fork()
 
     def after_fork(self) -> None:
@@ -217,7 +236,7 @@ class Pool(Lines):
         self._turn = threading.Condition()
         self.closed = False
 
-    def ear(self, channel: str, limit: float) -> Ear:
+    def ear(self, channel: str, limit: float) -> Any:
         return Ear(self._make(limit), channel)
 
     def _take(self, limit: float) -> tuple[Line, float | None]:
@@ -225,7 +244,7 @@ class Pool(Lines):
             line = self._idle.pop()
         except IndexError:
             return self._wait(limit)
-        if line.stale:
+        if clock.now() - line.used > FRESH and line.stale:
             self._drop(line)
             return self._wait(limit)
         return line, None
@@ -235,9 +254,9 @@ class Pool(Lines):
         with self._turn:
             self._queued += 1
             try:
-                while not self._idle and self._open >= MOST:
+                while not self._idle and self._open >= self._most:
                     if not self._turn.wait(max(0.0, ends - clock.now())):
-                        raise RedisTimeoutError(f"all {MOST} connections have been busy for too long")
+                        raise RedisTimeoutError(f"all {self._most} connections have been busy for too long")
                 if self.closed:
                     raise RedisConnectionError("this Locks is closed")
                 if self._idle:
@@ -246,7 +265,7 @@ class Pool(Lines):
             finally:
                 self._queued -= 1
         try:
-            line = Line(self._make(max(0.001, ends - clock.now())))
+            line = self._line(self._make(max(0.001, ends - clock.now())))
             line.connect()
         except BaseException:
             self._closed_one()

@@ -50,11 +50,9 @@ class Call(NamedTuple):
         start = self.script._start.get(len(keys))
         if start is None:
             return pack(self.short())
-        return (
-            b"*%d\r\n" % (3 + len(keys) + len(args))
-            + start
-            + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in (*keys, *args)])
-        )
+        parts = keys + args
+        words = [b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]
+        return b"*%d\r\n%b%b" % (3 + len(parts), start, b"".join(words))
 
 
 ACQUIRE = Script("acquire", "entry")
