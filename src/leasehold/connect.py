@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from . import checks
-from .protocol import Opened
+from .typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .lock import Locks
+    from .protocol import Opened
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
@@ -90,7 +90,8 @@ def find(url: object, namespace: str) -> Opened:
         raise ValueError(f"unknown scheme {scheme!r} in the store's URL; known are {', '.join(_STORES)}")
     module, extra = _STORES[scheme]
     try:
-        opened: Opened = import_module(f"leasehold.stores.{module}").open_url(url, namespace)
+        # (importlib would do the same, and takes longer to load than some of the stores)
+        opened: Opened = __import__(f"leasehold.stores.{module}", fromlist=["open_url"]).open_url(url, namespace)
     except ModuleNotFoundError as error:
         if extra is None:
             raise
