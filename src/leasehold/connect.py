@@ -77,7 +77,8 @@ def find(url: object, namespace: str) -> Opened:
         packages = {each.__module__.partition(".")[0] for each in type(url).__mro__}
         for package, module in _CLIENTS.items():
             if package in packages:
-                given: Opened = import_module(f"leasehold.stores.{module}").open_client(url, namespace)
+                store = __import__(f"leasehold.stores.{module}", fromlist=["open_client"])
+                given: Opened = store.open_client(url, namespace)
                 return given
         raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")

@@ -30,6 +30,4 @@ def store(redis_server: Server | Given) -> StoreUnderTest:
     probe.client.execute_command("ACL", "SETUSER", user, "reset", *rules)
     password = next(rule[1:] for rule in rules if rule.startswith(">"))
     url = redis_server.url.replace("redis://", f"redis://{user}:{password}@")
-    return StoreUnderTest(
-        "redis-acl", url, probe, wipe=probe.client.flushall, age=probe.age, leftovers=probe.sessions
-    )
+    return StoreUnderTest("redis-acl", url, probe, wipe=probe.client.flushall, age=probe.age, leftovers=probe.sessions)
