@@ -117,6 +117,7 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
             handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell)
             taken = None if handed is None else _handed(core, spec, ask, handed, reply, sent)
             if taken is not None:
+                core.check_open()
                 _tell_taken(core, taken.claim, None)
                 return taken
     finally:
@@ -146,6 +147,8 @@ def _handed(core: Core, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: fl
     timing = spec.timing
     if grant.at is None or busy.now is None or not timing.renew:
         return None
+    if grant.at <= busy.now:
+        return None  # older than the answer that said Busy: it has been taken from us since
     now = core.now()
     since = min(now, sent + (grant.at - busy.now) / SECOND)
     if now >= since + timing.first_term:
