@@ -15,12 +15,20 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
+_REDIS = (
+    *(f"{base}{how}" for base in ("redis", "rediss", "valkey", "valkeys") for how in ("", "+sentinel", "+cluster")),
+    *("unix", "redis+unix", "valkey+unix"),
+)
 # scheme: (module of leasehold.stores, extra that brings its driver). A module has open_url(url, namespace) -> Opened.
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite", None),
+    **dict.fromkeys(_REDIS, ("redis", "redis")),
+    "redlock": ("redlock", "redis"),
 }
-_LATER = ("redis", "rediss", "valkey", "redlock", "mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
+# package of a client's class: module of leasehold.stores. It has open_client(client, namespace) -> Opened.
+_CLIENTS: Mapping[str, str] = {"redis": "redis"}
+_LATER = ("mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),
@@ -66,6 +74,12 @@ def find(url: object, namespace: str) -> Opened:
 
             url = default_url()
     if not isinstance(url, str):
+        packages = {each.__module__.partition(".")[0] for each in type(url).__mro__}
+        for package, module in _CLIENTS.items():
+            if package in packages:
+                store = __import__(f"leasehold.stores.{module}", fromlist=["open_client"])
+                given: Opened = store.open_client(url, namespace)
+                return given
         raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()

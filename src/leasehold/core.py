@@ -14,7 +14,7 @@ from .errors import ShuttingDown
 from .lease import FORKED, RELEASED, BaseLease, Unsettled
 from .log import INFO, WARNING, log
 from .model import Event
-from .protocol import Bell, Driver, Store
+from .protocol import Bell, Busy, Driver, Grant, Store
 from .spec import Spec, make_spec
 from .timer import timer
 from .typed import Any
@@ -155,13 +155,18 @@ class Core:
         for lease in lost:
             self.tell("lost", lease.name, lease.token, lease.lost_reason)
 
-    def rung(self, attempt: str) -> None:
-        """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread."""
+    def rung(self, attempt: str, news: Grant | Busy | None = None) -> None:
+        """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread.
+
+        An empty attempt means all that is held: calls may have been missed."""
         bell = self.asking.get(attempt)
         if bell is not None:
+            if news is not None:
+                bell.news = news
             bell.ring()
-        elif attempt in self.leases:
-            self.urgent.add(attempt)
+        elif attempt in self.leases or not attempt:
+            kept = [key for key, lease in list(self.leases.items()) if lease._spec.timing.renew]
+            self.urgent.update([attempt] if attempt else kept)
             self.look_now()
 
     def settle(self, owed: Unsettled) -> None:

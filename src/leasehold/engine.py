@@ -58,6 +58,8 @@ class WrongShape(ValueError):
 class Taken(NamedTuple):
     claim: Claim
     sent: float
+    trusted: float | None = None
+    """For how long after ``sent``, when that is not the whole ttl: a first term."""
 
 
 def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> Effects[Taken]:
@@ -111,13 +113,48 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
                 raise _timed_out(core, ask, reply, now - started)
             listened = True
             pushed = yield Listen(ask.attempt, reply)
-            pause = policy.FALLBACK if pushed else next(pauses)
-            if reply.expires_in is not None:
-                pause = min(pause, max(0.001, reply.expires_in + policy.STAGGER * (reply.place or 0)))
-            yield Wait(bell, pause if ends is None else min(pause, max(0.0, ends - core.now())))
+            look = core.now() + (policy.FALLBACK if pushed else next(pauses))
+            handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell)
+            taken = None if handed is None else _handed(core, spec, ask, handed, reply, sent)
+            if taken is not None:
+                core.check_open()
+                _tell_taken(core, taken.claim, None)
+                return taken
     finally:
         if listened:
             core.driver.forget(ask.attempt)
+
+
+def _wait(core: Core, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:
+    """Sleep until there is reason to ask again, at ``look`` at the latest. A push may bring the lease itself."""
+    while True:
+        now = core.now()
+        until = look
+        if busy.expires_in is not None:
+            until = min(until, now + max(0.001, busy.expires_in + policy.STAGGER * (busy.place or 0)))
+        yield Wait(bell, max(0.0, until - now))
+        news, bell.news = bell.news, None
+        if not isinstance(news, Busy):
+            return news
+        busy = news  # how the name stands now, so there is no need to ask
+
+
+def _handed(core: Core, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: float) -> Taken | None:
+    """The lease that another's release granted us, if it can be trusted without asking.
+
+    The store's clock read ``busy.now`` after ``sent``, so that the grant came no earlier than this.
+    """
+    timing = spec.timing
+    if grant.at is None or busy.now is None or not timing.renew:
+        return None
+    if grant.at <= busy.now:
+        return None  # older than the answer that said Busy: it has been taken from us since
+    now = core.now()
+    since = min(now, sent + (grant.at - busy.now) / SECOND)
+    if now >= since + timing.first_term:
+        return None
+    claim = Claim(ask.name, ask.attempt, grant.token, grant.hint, since + timing.ttl)
+    return Taken(claim, since, timing.first_term)
 
 
 def owes(ask: Ask, error: BaseException) -> bool:
@@ -292,7 +329,7 @@ def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
         core.tell("renewal_failed", lease.name, lease.token, str(error))
         if lease._failures >= timing.max_renew_failures:
             core.lose(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
-    lease._due = now + min(timing.renew_every / 4, 1.0)
+    lease._due = now + min(timing.renew_every / 4, 1.0, max(0.02, (lease._deadline - now) / 4))
 
 
 def _settle(core: Core, ends: float) -> Effects[None]:

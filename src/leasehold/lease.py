@@ -75,7 +75,7 @@ class BaseLease:
         "_ttl",
     )
 
-    def __init__(self, core: Core, spec: Spec, claim: Claim, sent: float) -> None:
+    def __init__(self, core: Core, spec: Spec, claim: Claim, sent: float, trusted: float | None = None) -> None:
         timing = spec.timing
         self._core = core
         self._spec = spec
@@ -85,6 +85,9 @@ class BaseLease:
         self._acquired = self._beat = self._sent = sent
         self._deadline = sent + timing.ttl - timing.margin
         self._due = sent + timing.renew_every if timing.renew else float("inf")
+        if trusted is not None:  # a first term, that another's release has granted: to be extended soon
+            self._deadline = sent + trusted
+            self._due = sent + trusted / 5
         self._cycle = self._due
         self._failures = 0
         self._given = False

@@ -36,6 +36,8 @@ class Timing(NamedTuple):
     min_hold: float
     beat_every: float | None
     max_renew_failures: int
+    first_term: float
+    """How long a first term can be trusted; not above 0 when it can't, and has to be claimed."""
 
     @property
     def call_limit(self) -> float:
@@ -107,6 +109,8 @@ def make_timing(
     if margin >= ttl:
         why = f"2·drift = {margin:g} s" if drift is not None else f"1 % of ttl + 50 ms = {margin:g} s"
         raise ValueError(f"ttl of {ttl:g} s is too short: its safety margin ({why}) leaves nothing")
+    first = min(FIRST_TERM, ttl)
+    first -= 0.01 * first + 0.05 if drift is None else margin
     every = share * ttl if renew_every is None else seconds(renew_every, "renew_every")
     if renew and every >= ttl - margin:
         raise ValueError(f"renew_every of {every:g} s must be below ttl − margin = {ttl - margin:g} s")
@@ -127,6 +131,7 @@ def make_timing(
         0.0 if min_hold is None else seconds(min_hold, "min_hold", zero=True),
         None if beat_every is None else seconds(beat_every, "beat_every"),
         max_renew_failures,
+        first,
     )
 
 

@@ -14,7 +14,7 @@ from .core import Core
 from .lease import BaseLease
 from .log import ERROR, WARNING, log
 from .model import Event
-from .protocol import Ask, Store, TaskDriver
+from .protocol import Ask, Busy, Grant, Store, TaskDriver
 from .spec import Spec
 from .typed import Any, TypeVar
 
@@ -30,9 +30,10 @@ BLOCKED = 0.05
 class TaskBell:
     """What a task sleeps on until somebody rings, from any thread."""
 
-    __slots__ = ("_loop", "_rung", "_waiter")
+    __slots__ = ("_loop", "_rung", "_waiter", "news")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.news: Grant | Busy | None = None
         self._loop = loop
         self._rung = False
         self._waiter: asyncio.Future[None] | None = None
@@ -157,7 +158,7 @@ class TaskCore(Core):
         try:
             self.asking[ask.attempt] = bell
             taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell))
-            lease = make(self, spec, taken.claim, taken.sent)
+            lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
             return lease
         except BaseException as error:

@@ -107,7 +107,7 @@ class ThreadCore(Core):
         try:
             self.asking[ask.attempt] = bell
             taken = self.drive(engine.acquire(self, spec, ask, timeout, bell), cancel)
-            lease = make(self, spec, taken.claim, taken.sent)
+            lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
             return lease
         except BaseException as error:

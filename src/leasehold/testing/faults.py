@@ -154,9 +154,9 @@ class _Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def _rung(self, attempt: str) -> None:
+    def _rung(self, attempt: str, *news: Any) -> None:
         if not self.faults.deaf:
-            self.on_ring(attempt)
+            self.on_ring(attempt, *news)
 
     def forget(self, attempt: str) -> None:
         self.inner.forget(attempt)
