@@ -19,8 +19,14 @@ ENVIRONMENT = "LEASEHOLD_URL"
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite", None),
+    "mongodb": ("mongo", "mongodb"),
+    "mongodb+srv": ("mongo", "mongodb"),
 }
-_LATER = ("redis", "rediss", "valkey", "redlock", "mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
+# Package of a user's own client: module of leasehold.stores. Such a module also has open_client(client, namespace).
+_CLIENTS: Mapping[str, str] = {
+    "pymongo": "mongo",
+}
+_LATER = ("redis", "rediss", "valkey", "redlock", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),
@@ -66,6 +72,10 @@ def find(url: object, namespace: str) -> Opened:
 
             url = default_url()
     if not isinstance(url, str):
+        for base in type(url).__mro__:
+            if (package := base.__module__.partition(".")[0]) in _CLIENTS:
+                opened: Opened = import_module(f"leasehold.stores.{_CLIENTS[package]}").open_client(url, namespace)
+                return opened
         raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
@@ -77,7 +87,7 @@ def find(url: object, namespace: str) -> Opened:
         raise ValueError(f"unknown scheme {scheme!r} in the store's URL; known are {', '.join(_STORES)}")
     module, extra = _STORES[scheme]
     try:
-        opened: Opened = import_module(f"leasehold.stores.{module}").open_url(url, namespace)
+        opened = import_module(f"leasehold.stores.{module}").open_url(url, namespace)
     except ModuleNotFoundError as error:
         if extra is None:
             raise
