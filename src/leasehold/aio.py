@@ -288,8 +288,7 @@ class Lease(BaseLease):
         held = self._finish()
         if held is None:
             return False
-        # Cancelling the caller must not leave the lease behind: the store hears of the release in any case.
-        return await self._core.shielded(engine.release(self._core, self)) and held
+        return await self._core.drive(engine.release(self._core, self)) and held
 
     async def __aenter__(self) -> Lease:
         enter(self)

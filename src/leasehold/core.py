@@ -52,7 +52,7 @@ class Core:
         self.cancel_on_loss = cancel_on_loss
         self.now = now
         self.listeners: list[Callable[[Event], object]] = []
-        self.renewals = self.renewal_failures = 0
+        self.renewals = self.renewal_failures = self.unavailable = 0
         self.closed: str | None = None
         self.dropped = False
         self.driver = driver

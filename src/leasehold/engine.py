@@ -7,14 +7,13 @@ Everything here is a generator of *effects*: it yields a :class:`Run` (a store o
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from datetime import UTC
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from . import policy
 from .core import Core
 from .errors import AcquireTimeout, StoreError, StoreNotReady, StoreUnavailable
 from .lease import CLOSED, INTERRUPTED, TAKEN, BaseLease, Claim, Unsettled
-from .log import ERROR, log
+from .log import DEBUG, ERROR, log
 from .model import LeaseInfo, LockMetrics
 from .protocol import BROKEN, RENEWED, SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Renewal, Steps
 from .spec import Spec
@@ -83,6 +82,7 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
             try:
                 reply = yield Run(core.store.acquire(ask), limit)
             except StoreUnavailable as error:
+                core.unavailable += 1
                 # Whether it was granted is not known. The same attempt asked again will find out.
                 now = core.now()
                 if failing_since is None:
@@ -160,7 +160,7 @@ def release(core: Core, lease: BaseLease) -> Effects[bool]:
         if not settled:
             core.settle(claim.owed())
     if given:
-        core.tell("released", claim.name, claim.token)
+        core.tell("released", claim.name, claim.token, f"token {claim.token}")
     return given
 
 
@@ -202,6 +202,8 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
             if core.now() >= tidy_at:
                 tidy_at = core.now() + TIDY_EVERY
                 yield Run(core.store.tidy(), policy.CALL_LIMIT)
+        except StoreError as error:
+            log(DEBUG, "housekeeping has to wait: %s", error)
         except Exception as error:  # a keeper that dies would lose every lease
             log(ERROR, "the keeper stumbled and goes on: %s", error, exc=error)
             yield Wait(bell, RETRY)
@@ -306,7 +308,7 @@ def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
 def info(holding: Holding) -> LeaseInfo:
     """A holding for people: wall-clock times, data decoded."""
     import json
-    from datetime import datetime, timedelta
+    from datetime import UTC, datetime, timedelta
 
     now = datetime.now(UTC)
     return LeaseInfo(
@@ -335,7 +337,8 @@ def metrics(core: Core, holdings: Iterable[Holding]) -> LockMetrics:
         by_owner[holding.owner] = by_owner.get(holding.owner, 0) + 1
     average = sum(ages) / len(ages) if ages else 0.0
     longest = max(ages, default=0.0)
-    return LockMetrics(len(ages), by_kind, by_owner, average, longest, expired, core.renewals, core.renewal_failures)
+    counts = (core.renewals, core.renewal_failures, core.unavailable)
+    return LockMetrics(len(ages), by_kind, by_owner, average, longest, expired, *counts)
 
 
 def _tell_taken(core: Core, claim: Claim, previous: Holding | None) -> None:

@@ -162,8 +162,9 @@ class BaseLease:
 
     def __del__(self) -> None:
         # A handle that nobody has any more cannot be released by anybody: give the lease back.
-        if getattr(self, "_end", RELEASED) is None:
-            self._end = RELEASED
+        if not getattr(self, "_given", True) and self._end not in (FORKED, CLOSED):
+            self._end = self._end or RELEASED
+            self._given = True
             self._core.settle(self._claim.owed())
 
     # For the keeper and the engine.

@@ -142,10 +142,6 @@ class TaskCore(Core):
         task.add_done_callback(self.tasks.discard)
         return task
 
-    async def shielded(self, effects: engine.Effects[T]) -> T:
-        """Carry out effects to the end, also when the caller is cancelled meanwhile."""
-        return await asyncio.shield(self.spawn(self.drive(effects)))
-
     async def call(self, steps: Any) -> Any:
         self.check_open()
         self.bind()
@@ -250,13 +246,11 @@ class TaskCore(Core):
                 self.spawn(finish(result))
 
     async def close(self, limit: float = policy.CALL_LIMIT) -> None:
+        loop = self.bind()
         with self.mutex:
             if self.closed is not None:
                 return
             self.closed = "this Locks is closed"
-        if self.loop is None and not self.unsettled:  # never used
-            return
-        loop = self.bind()
         await self.drive(engine.close(self, limit, TaskBell(loop)))
         if self.bell is not None:
             self.bell.ring()
