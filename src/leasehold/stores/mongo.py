@@ -5,7 +5,7 @@ Stored shape, one document per name (``mongo_pipelines`` has the rules)::
     {_id: {ns, name}, format, token, shape, limit,
      holders: [{attempt, owner, kind, data, session, weight, ttl, rest, token, acquired, expires, state}],
      queue:   [{attempt, owner, kind, data, session, weight, ttl, rest, expires, state}],
-     lapsed: who let it expire last, abandoned: [attempts that may not come any more], purge}
+     lapsed: {found_by, holders: who let it expire last}, abandoned: [attempts that may not come any more], purge}
 
 Durations are milliseconds, times are dates of the server's clock. ``<collection>.calls`` is a small capped collection
 of ``{to: session, attempt}``: that is how a waiter learns that it was granted the lease.
@@ -57,7 +57,7 @@ class Session(NamedTuple):
 class Change(NamedTuple):
     """Apply a pipeline to the document of a name, which may have to have a certain holder.
 
-    Answered with the document after (or before) that, and the server's time as ``now`` in it. None: there is no
+    Answered with the document after that, and the server's time as ``now`` in it. None: there is no
     such document, or, with ``upsert``, another command made it at the same time.
     """
 
@@ -65,7 +65,6 @@ class Change(NamedTuple):
     stages: Stages
     upsert: bool = False
     holder: Mapping[str, Any] | None = None
-    before: bool = False
 
 
 class ChangeMany(NamedTuple):
@@ -130,16 +129,13 @@ class MongoStore:
     def acquire(self, ask: Ask) -> Steps[Reply]:
         session = yield Session()
         document = yield from _upsert(ask.name, with_ask(_ask(ask, session), pipelines.ACQUIRE))
-        now = document["now"]
-        calls = [call for call in _calls(document) if call[1] != ask.attempt]
+        lapsed = _lapsed(document, ask.attempt)
+        calls = [call for call in _calls(document, head=bool(lapsed)) if call[1] != ask.attempt]
         if calls:
             yield Ring(calls)
         for holder in document["holders"]:
             if holder["attempt"] == ask.attempt and holder["state"] != INTERRUPTED:
-                lapsed = document.get("lapsed")
-                taken_from = None
-                if lapsed is not None and lapsed.get("found_by") == ask.attempt:
-                    taken_from = _holding(ask.name, lapsed, now, len(document["queue"]))
+                taken_from = _holding(ask.name, lapsed[-1], document["now"], len(document["queue"])) if lapsed else None
                 return Grant(holder["token"], None, taken_from)
         if (document["shape"], document["limit"]) != (ask.shape, ask.limit):
             return Mismatch(document["shape"], document["limit"])
@@ -171,8 +167,7 @@ class MongoStore:
         calls = _calls(document, head=rested)  # the head has to learn the new expiry
         if calls:
             yield Ring(calls)
-        lapsed = document.get("lapsed")
-        return lapsed is None or (lapsed["attempt"], lapsed["token"]) != (attempt, token)
+        return all((one["attempt"], one["token"]) != (attempt, token) for one in _lapsed(document, attempt))
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
         document = yield from _upsert(name, with_ask({"attempt": attempt}, pipelines.ABANDON))
@@ -183,16 +178,14 @@ class MongoStore:
         return found
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
-        stages = pipelines.EVICT if force else pipelines.INTERRUPT
-        document = yield Change(name, with_ask({}, stages), before=True)
+        document = yield Change(name, with_ask({}, pipelines.INTERRUPT))
         if document is None:
             return False
-        now = document["now"]
-        live = [one for one in document["holders"] if one["expires"] > now]
-        held = [one for one in live if one["state"] != RESTING or force]
-        # The queue may have moved up, and nothing here says how far: call whoever can have been granted.
-        ahead = document["queue"][: document["limit"] + 1] if force or len(live) < len(document["holders"]) else []
-        calls = [(one["session"], one["attempt"]) for one in (*held, *ahead) if one["session"]]
+        held = [one for one in document["holders"] if one["state"] != RESTING or force]
+        calls = [(one["session"], one["attempt"]) for one in held if one["session"]]
+        if force and held:
+            document = yield Change(name, with_ask({}, pipelines.EVICT))
+            calls += _calls(document) if document is not None else []
         if calls:
             yield Ring(calls)
         return bool(held)
@@ -257,6 +250,12 @@ def _calls(document: Document, head: bool = False) -> list[Call]:
     if awake or head:
         awake += document["queue"][:1]
     return [(one["session"], one["attempt"]) for one in awake if one["session"]]
+
+
+def _lapsed(document: Document, attempt: str) -> Sequence[Document]:
+    """The holders that had let it expire when this attempt asked."""
+    lapsed = document.get("lapsed")
+    return lapsed["holders"] if lapsed is not None and lapsed.get("found_by") == attempt else ()
 
 
 def _outcome(found: tuple[Document, datetime] | None, mark: str) -> str:

@@ -101,15 +101,15 @@ _EXPIRE: Stages = [
             "holders": _filter("$holders", _LIVE),
             "queue": _filter("$queue", _LIVE),
             "abandoned": _filter("$abandoned", _LIVE),
-            # The last holder that let it expire, and the attempt that found that out. None of either: as it was.
+            # Who let it expire, and the attempt that found that out. Nobody: as it was.
             "lapsed": {
                 "$let": {
-                    "vars": {"last": {"$last": _filter("$holders", {"$not": [_LIVE]})}},
+                    "vars": {"expired": _filter("$holders", {"$not": [_LIVE]})},
                     "in": {
                         "$cond": [
-                            {"$ifNull": ["$$last", False]},
-                            {"$mergeObjects": ["$$last", {"found_by": "$ask.attempt"}]},
+                            _empty("$$expired"),
                             "$lapsed",
+                            {"found_by": "$ask.attempt", "holders": "$$expired"},
                         ]
                     },
                 }
@@ -383,8 +383,13 @@ INTERRUPT: Stages = [
     *_FINISH,
 ]
 
-EVICT: Stages = [*_EXPIRE, {"$set": {"holders": []}}, *_PROMOTE, *_FINISH]
-"""``break_lease(force=True)``."""
+EVICT: Stages = [
+    *_EXPIRE,
+    {"$set": {"holders": _filter("$holders", {"$not": [{"$in": ["$$one.state", [INTERRUPTED, RESTING]]}]})}},
+    *_PROMOTE,
+    *_FINISH,
+]
+"""Remove those who have been interrupted, and what rests."""
 
 
 def granted(document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

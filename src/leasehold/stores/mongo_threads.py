@@ -64,14 +64,14 @@ class MongoThreads:
         match request:
             case Session():
                 return self.session
-            case Change(name, stages, upsert, holder, before):
+            case Change(name, stages, upsert, holder):
                 try:
                     return access.leases.find_one_and_update(
                         access.filter(name, holder),
                         stages,
                         projection=AFTER,
                         upsert=upsert,
-                        return_document=ReturnDocument.BEFORE if before else ReturnDocument.AFTER,
+                        return_document=ReturnDocument.AFTER,
                     )
                 except DuplicateKeyError as error:
                     if is_race(error):
