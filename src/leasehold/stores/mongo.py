@@ -184,8 +184,8 @@ class MongoStore:
         held = [one for one in document["holders"] if one["state"] != RESTING or force]
         calls = [(one["session"], one["attempt"]) for one in held if one["session"]]
         if force and held:
-            document = yield Change(name, with_ask({}, pipelines.EVICT))
-            calls += _calls(document) if document is not None else []
+            document = (yield Change(name, with_ask({}, pipelines.EVICT))) or document
+        calls += _calls(document, head=True)
         if calls:
             yield Ring(calls)
         return bool(held)

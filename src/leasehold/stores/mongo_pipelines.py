@@ -242,7 +242,7 @@ ACQUIRE: Stages = [
                 "$switch": {
                     "branches": [
                         # Its answer got lost, or it claims what a release granted it.
-                        {"case": {"$eq": ["$can", "claim"]}, "then": _map("$holders", _MINE, _TERM)},
+                        {"case": {"$eq": ["$can", "claim"]}, "then": _map("$holders", _all(_MINE, _UNBROKEN), _TERM)},
                         {
                             "case": {"$eq": ["$can", "take"]},
                             "then": {
