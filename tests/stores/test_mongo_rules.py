@@ -34,6 +34,7 @@ class Bench:
             collection.database.client,
         )
         self.now = START
+        self.sent = 0
         self.rings: list[tuple[str, str]] = []
 
     def run(self, steps: Any) -> Any:
@@ -55,8 +56,9 @@ class Bench:
         after = self._at(mongo_link.AFTER)
         after["now"] = {"$literal": self.now}
         match request:
-            case mongo.Session():
-                return "s"
+            case mongo.Sender():
+                self.sent += 1
+                return "s", self.sent
             case mongo.Change(name, stages, upsert, holder):
                 return self.collection.find_one_and_update(
                     self.access.filter(name, holder),
@@ -201,7 +203,7 @@ def test_a_refused_acquire_writes_nothing(bench: Bench) -> None:
     bench.now += timedelta(seconds=1)
     result = bench.collection.update_one(
         bench.access.filter("n"),
-        bench._at(mongo.with_ask(mongo._ask(ask._replace(attempt="b"), "s"), mongo.pipelines.ACQUIRE)),
+        bench._at(mongo.with_ask(mongo._ask(ask._replace(attempt="b"), "s", 2), mongo.pipelines.ACQUIRE)),
     )
     assert (result.matched_count, result.modified_count) == (1, 0)
     assert bench.collection.find_one() == before
@@ -210,14 +212,19 @@ def test_a_refused_acquire_writes_nothing(bench: Bench) -> None:
 def test_a_command_that_arrives_after_its_abandon_takes_nothing(bench: Bench) -> None:
     for queue in (False, True):
         ask = Ask("n", f"late-{queue}", "o", "lock", None, 30 * SECOND, queue=queue)
+        bench.sent = 10
         assert bench.run(bench.store.abandon("n", ask.attempt)) is False
+        bench.sent = 5  # it was sent before, and was stuck somewhere
         assert isinstance(bench.run(bench.store.acquire(ask)), Busy)
     document = bench.collection.find_one()
     assert document is not None
     assert (document["holders"], document["queue"]) == ([], [])
-    # And it is remembered no longer than needed.
+    # It is remembered for a minute.
     bench.now += timedelta(seconds=61)
     assert isinstance(bench.run(bench.store.acquire(ask)), Grant)
+    document = bench.collection.find_one()
+    assert document is not None
+    assert document["abandoned"] == []
 
 
 def test_the_record_is_kept_a_day_and_purged_within_two(bench: Bench) -> None:  # A3, E7

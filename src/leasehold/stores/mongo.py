@@ -5,7 +5,7 @@ Stored shape, one document per name (``mongo_pipelines`` has the rules)::
     {_id: {ns, name}, format, token, shape, limit,
      holders: [{attempt, owner, kind, data, session, weight, ttl, rest, token, acquired, expires, state}],
      queue:   [{attempt, owner, kind, data, session, weight, ttl, rest, expires, state}],
-     lapsed: {found_by, holders: who let it expire last}, abandoned: [attempts that may not come any more], purge}
+     lapsed: {found_by, holders: who let it expire last}, abandoned: [{attempt, sent, …}], purge}
 
 Durations are milliseconds, times are dates of the server's clock. ``<collection>.calls`` is a small capped collection
 of ``{to: session, attempt}``: that is how a waiter learns that it was granted the lease.
@@ -50,8 +50,8 @@ RACES = 50
 # Requests that a MongoDB driver answers.
 
 
-class Session(NamedTuple):
-    """Answered with the address of whoever asks: where to call it."""
+class Sender(NamedTuple):
+    """Answered with the address of whoever asks, where to call it, and a number that rises with every command of it."""
 
 
 class Change(NamedTuple):
@@ -127,8 +127,8 @@ class MongoStore:
     fair = True
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
-        session = yield Session()
-        document = yield from _upsert(ask.name, with_ask(_ask(ask, session), pipelines.ACQUIRE))
+        session, sent = yield Sender()
+        document = yield from _upsert(ask.name, with_ask(_ask(ask, session, sent), pipelines.ACQUIRE))
         lapsed = _lapsed(document, ask.attempt)
         calls = [call for call in _calls(document, head=bool(lapsed)) if call[1] != ask.attempt]
         if calls:
@@ -136,7 +136,7 @@ class MongoStore:
         for holder in document["holders"]:
             if holder["attempt"] == ask.attempt and holder["state"] != INTERRUPTED:
                 taken_from = _holding(ask.name, lapsed[-1], document["now"], len(document["queue"])) if lapsed else None
-                return Grant(holder["token"], None, taken_from)
+                return Grant(int(holder["token"]), None, taken_from)
         if (document["shape"], document["limit"]) != (ask.shape, ask.limit):
             return Mismatch(document["shape"], document["limit"])
         return _busy(ask, document)
@@ -170,7 +170,8 @@ class MongoStore:
         return all((one["attempt"], one["token"]) != (attempt, token) for one in _lapsed(document, attempt))
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
-        document = yield from _upsert(name, with_ask({"attempt": attempt}, pipelines.ABANDON))
+        _, sent = yield Sender()
+        document = yield from _upsert(name, with_ask({"attempt": attempt, "sent": sent}, pipelines.ABANDON))
         found = bool(document["abandoned"][-1]["found"])
         calls = _calls(document, head=found)
         if calls:
@@ -217,7 +218,7 @@ def _upsert(name: str, stages: Stages) -> Steps[Document]:
     )
 
 
-def _ask(ask: Ask, session: str) -> dict[str, Any]:
+def _ask(ask: Ask, session: str, sent: int) -> dict[str, Any]:
     permit = {
         "attempt": ask.attempt,
         "owner": ask.owner,
@@ -230,6 +231,7 @@ def _ask(ask: Ask, session: str) -> dict[str, Any]:
     }
     return {
         "attempt": ask.attempt,
+        "sent": sent,
         "ttl": permit["ttl"],
         "shape": ask.shape,
         "limit": ask.limit,
@@ -283,7 +285,7 @@ def _holdings(document: Document) -> Iterator[Holding]:
 
 def _holding(name: str, one: Document, now: datetime, waiters: int) -> Holding:
     age, left = (now - one["acquired"]).total_seconds(), (one["expires"] - now).total_seconds()
-    return Holding(name, one["attempt"], one["owner"], one["kind"], one["data"], one["token"], age, left, waiters)
+    return Holding(name, one["attempt"], one["owner"], one["kind"], one["data"], int(one["token"]), age, left, waiters)
 
 
 def check_format(document: Document) -> None:

@@ -28,7 +28,7 @@ WAITER_MS = int(WAITER_TTL * 1000)
 HOUR_MS = 3_600_000
 KEEP_MS = 24 * HOUR_MS
 ABANDONED_MS = 60_000
-"""How long an abandoned attempt is remembered, so that a late command of its own takes nothing."""
+"""How long an abandoned attempt is remembered, so that a command of it that arrives late takes nothing."""
 ABANDONED_MOST = 20
 
 NOW = "$$NOW"
@@ -74,6 +74,12 @@ _MY_TOKEN = {"$eq": ["$$one.token", "$ask.token"]}
 _LIVE = {"$gt": ["$$one.expires", NOW]}
 _UNBROKEN = {"$ne": ["$$one.state", INTERRUPTED]}
 _CLAIMS = {"$anyElementTrue": [{"$map": {"input": "$holders", "as": "one", "in": _all(_MINE, _UNBROKEN)}}]}
+_ABANDONED = {
+    # This command was sent before its attempt was abandoned, and has arrived after that.
+    "$anyElementTrue": [
+        {"$map": {"input": "$abandoned", "as": "one", "in": _all(_MINE, {"$gt": ["$$one.sent", "$ask.sent"]})}}
+    ]
+}
 _NOBODY = _all(_empty("$holders"), _empty("$queue"))
 _FREE = {"$subtract": ["$limit", {"$sum": "$holders.weight"}]}
 _NEXT_TOKEN = {"$max": [{"$add": ["$token", 1]}, {"$multiply": [{"$toLong": NOW}, 1000]}]}
@@ -212,7 +218,7 @@ ACQUIRE: Stages = [
             "can": {
                 "$switch": {
                     "branches": [
-                        {"case": _asks("$abandoned"), "then": "nothing"},
+                        {"case": _ABANDONED, "then": "nothing"},
                         {"case": _CLAIMS, "then": "claim"},
                         {
                             "case": {
@@ -303,7 +309,7 @@ ACQUIRE: Stages = [
     },
     *_FINISH,
 ]
-"""``ask``: attempt, ttl (ms), shape, limit, fair, queue, permit (what is stored of the attempt)."""
+"""``ask``: attempt, sent, ttl (ms), shape, limit, fair, queue, permit (what is stored of the attempt)."""
 
 RENEW: Stages = [
     {
@@ -356,6 +362,7 @@ ABANDON: Stages = [
                             [
                                 {
                                     "attempt": "$ask.attempt",
+                                    "sent": "$ask.sent",
                                     "found": {"$or": [_asks("$holders"), _asks("$queue")]},
                                     "expires": _later(ABANDONED_MS),
                                 }
@@ -374,7 +381,7 @@ ABANDON: Stages = [
     *_PROMOTE,
     *_FINISH,
 ]
-"""``ask``: attempt. The last of ``abandoned`` then says whether it was found."""
+"""``ask``: attempt, sent. The last of ``abandoned`` then says whether it was found."""
 
 INTERRUPT: Stages = [
     *_EXPIRE,

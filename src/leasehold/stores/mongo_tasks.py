@@ -11,11 +11,12 @@ import pymongo
 from pymongo import AsyncMongoClient, CursorType, ReturnDocument
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
+from .. import clock
 from ..errors import StoreUnavailable
 from ..log import INFO, log
 from ..protocol import Busy, Steps, T
 from . import mongo_link
-from .mongo import Change, ChangeMany, Find, FindPage, Ring, Session, Tidy
+from .mongo import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
 from .mongo_link import AFTER, Access, Link, is_race, is_refusal, translate
 from .mongo_threads import MongoThreads
 
@@ -91,8 +92,8 @@ class MongoTasks:
     async def _handle(self, request: Any) -> Any:
         access = self._open()
         match request:
-            case Session():
-                return self.session
+            case Sender():
+                return self.session, clock.now_us()
             case Change(name, stages, upsert, holder):
                 try:
                     return await access.leases.find_one_and_update(

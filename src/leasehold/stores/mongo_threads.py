@@ -11,10 +11,11 @@ import pymongo
 from pymongo import CursorType, MongoClient, ReturnDocument
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
+from .. import clock
 from ..log import INFO, log
 from ..protocol import Busy, Steps, T, run_steps
 from . import mongo_link
-from .mongo import Change, ChangeMany, Find, FindPage, Ring, Session, Tidy
+from .mongo import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
 from .mongo_link import AFTER, Access, Link, is_race, is_refusal, translate
 
 _inherited: list[Any] = []
@@ -62,8 +63,8 @@ class MongoThreads:
     def _handle(self, request: Any) -> Any:
         access = self._access or self._open()
         match request:
-            case Session():
-                return self.session
+            case Sender():
+                return self.session, clock.now_us()
             case Change(name, stages, upsert, holder):
                 try:
                     return access.leases.find_one_and_update(
