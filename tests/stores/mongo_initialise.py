@@ -1,6 +1,7 @@
 """Document A's own test, run by test_mongo_initialise: ``python mongo_initialise.py URL WAY ROUNDS``.
 
-In each round three processes start together on an empty database, each takes the lock or skips, and whoever has it initialises.
+In each round three processes start together on an empty database; each takes the lock or skips; whoever has it
+initialises.
 Prints a line per round: how many initialised, how many records of the lock there are.
 """
 
@@ -85,9 +86,7 @@ def main(url: str, way: str, rounds: int) -> None:
     context = multiprocessing.get_context("fork")
     for _ in range(rounds):
         barrier, initialised, records = context.Barrier(PROCESSES), context.Value("i", 0), context.Value("i", 0)
-        together = [
-            context.Process(target=instance, args=(way, url, barrier, initialised)) for _ in range(PROCESSES)
-        ]
+        together = [context.Process(target=instance, args=(way, url, barrier, initialised)) for _ in range(PROCESSES)]
         for process in together:
             process.start()
         for process in together:

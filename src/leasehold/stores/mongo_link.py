@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -74,14 +74,16 @@ def link_from_url(url: str, namespace: str) -> Link:
     if url.startswith("mongodb+srv://"):
         # Its options come from DNS, and connect() does no I/O: they are checked at the first operation.
         path = url.partition("://")[2].partition("?")[0].partition("/")[2]
-        return Link(url, None, unquote(path) or DATABASE, _checked(collection or COLLECTION), namespace)
+        return Link(
+            url, None, unquote(path) or DATABASE, _checked(COLLECTION if collection is None else collection), namespace
+        )
     try:
         parsed = parse_uri(url)
     except (InvalidURI, ConfigurationError, InvalidName, ValueError, TypeError) as error:
         # The driver's words may quote the URL, and with it the password.
         reason = str(error) if "@" not in url else "user name and password must be percent-encoded, options known"
         raise ValueError(f"bad MongoDB URL: {reason}") from None
-    name = collection or parsed["collection"] or COLLECTION
+    name = collection if collection is not None else parsed["collection"] or COLLECTION
     return Link(url, None, parsed["database"] or DATABASE, _checked(name), namespace)
 
 
@@ -165,23 +167,31 @@ class Access:
         return found
 
     def updates(self, changes: Any) -> list[UpdateOne]:
-        return [UpdateOne(self.filter(each.name, each.holder), each.stages) for each in changes]
+        return [UpdateOne(self.filter(each.name, each.holder), each.stages, collation=AS_IT_IS) for each in changes]
+
+    def found(self, names: Sequence[str]) -> dict[str, Any]:
+        """Arguments of a find: the documents of these names."""
+        return {"filter": {"_id": {"$in": [self.id(name) for name in names]}}, **LOOK}
 
     def page(self, prefix: str, after: str) -> dict[str, Any]:
-        """Names that start with ``prefix`` and come after ``after``; compared as they are, by code points."""
+        """Arguments of a find: names that start with ``prefix`` and come after ``after``."""
         first = {"$gt": self.id(after)} if after >= prefix else {"$gte": self.id(prefix)}
-        return {
+        names = {
             "_id": {**first, "$lt": {"ns": self.link.namespace, "name": []}},  # arrays sort after all text
             "$expr": {"$eq": [{"$substrCP": ["$_id.name", 0, len(prefix)]}, {"$literal": prefix}]},
             "holders.0": {"$exists": True},
         }
+        return {"filter": names, "sort": {"_id": 1}, **LOOK}
 
 
+AS_IT_IS = {"locale": "simple"}
+"""How to compare text, whatever the collection's default is."""
 AFTER = {
     "now": "$$NOW",
     **dict.fromkeys(("format", "token", "shape", "limit", "holders", "queue", "lapsed", "abandoned"), 1),
 }
 """What a command tells of the document, and the server's time."""
+LOOK = {"projection": AFTER, "collation": AS_IT_IS}
 
 
 def new_session() -> str:

@@ -17,7 +17,7 @@ from ..log import INFO, log
 from ..protocol import Busy, Steps, T
 from . import mongo_link
 from .mongo import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
-from .mongo_link import AFTER, Access, Link, is_race, is_refusal, translate
+from .mongo_link import AFTER, AS_IT_IS, Access, Link, is_race, is_refusal, translate
 from .mongo_threads import MongoThreads
 
 _left_behind: list[Any] = []
@@ -102,6 +102,7 @@ class MongoTasks:
                         projection=AFTER,
                         upsert=upsert,
                         return_document=ReturnDocument.AFTER,
+                        collation=AS_IT_IS,
                     )
                 except DuplicateKeyError as error:
                     if is_race(error):
@@ -110,10 +111,9 @@ class MongoTasks:
             case ChangeMany(changes):
                 return (await access.leases.bulk_write(access.updates(changes), ordered=False)).modified_count
             case Find(names):
-                found = access.leases.find({"_id": {"$in": [access.id(name) for name in names]}}, AFTER)
-                return await found.to_list()
+                return await access.leases.find(**access.found(names)).to_list()
             case FindPage(prefix, after, most):
-                return await access.leases.find(access.page(prefix, after), AFTER).sort("_id").limit(most).to_list()
+                return await access.leases.find(**access.page(prefix, after), limit=most).to_list()
             case Ring(calls):
                 return await self._ring(access, calls)
             case Tidy():

@@ -16,7 +16,7 @@ from ..log import INFO, log
 from ..protocol import Busy, Steps, T, run_steps
 from . import mongo_link
 from .mongo import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
-from .mongo_link import AFTER, Access, Link, is_race, is_refusal, translate
+from .mongo_link import AFTER, AS_IT_IS, Access, Link, is_race, is_refusal, translate
 
 _inherited: list[Any] = []
 """Clients of a parent process: neither used nor closed nor collected here."""
@@ -73,6 +73,7 @@ class MongoThreads:
                         projection=AFTER,
                         upsert=upsert,
                         return_document=ReturnDocument.AFTER,
+                        collation=AS_IT_IS,
                     )
                 except DuplicateKeyError as error:
                     if is_race(error):
@@ -81,9 +82,9 @@ class MongoThreads:
             case ChangeMany(changes):
                 return access.leases.bulk_write(access.updates(changes), ordered=False).modified_count
             case Find(names):
-                return access.leases.find({"_id": {"$in": [access.id(name) for name in names]}}, AFTER).to_list()
+                return access.leases.find(**access.found(names)).to_list()
             case FindPage(prefix, after, most):
-                return access.leases.find(access.page(prefix, after), AFTER).sort("_id").limit(most).to_list()
+                return access.leases.find(**access.page(prefix, after), limit=most).to_list()
             case Ring(calls):
                 return self._ring(access, calls)
             case Tidy():
