@@ -69,6 +69,6 @@ def store(probe: tuple[str, MongoProbe]) -> StoreUnderTest:
         ttl=1.0,
         rounds=200,
         count_files=False,
-        wipe=lambda: look.client.drop_database(look.leases.database.name),
+        wipe=look.leases.drop,
         age=look.age,
     )

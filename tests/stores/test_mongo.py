@@ -345,9 +345,22 @@ def test_without_a_spare_connection_waiters_poll(url: str) -> None:
         assert max(hand_offs(url, lambda: client, 1)) < 2
 
 
-def test_calls_that_are_not_capped_are_not_used(url: str, client: pymongo.MongoClient[Any]) -> None:
-    client.get_default_database()["leasehold.calls"].insert_one({"somebody": "made it"})
-    assert max(hand_offs(url, lambda: url, 1)) < 2
+def test_calls_that_are_not_capped_are_made_so(url: str, client: pymongo.MongoClient[Any]) -> None:
+    calls = client.get_default_database()["leasehold.calls"]
+    calls.insert_one({"somebody": "dropped it, and an insert made it"})
+    assert sorted(hand_offs(url, lambda: url, 5))[2] < 0.1
+    assert calls.options()["capped"]
+
+
+async def test_calls_that_are_not_capped_are_made_so_by_tasks(url: str, client: pymongo.MongoClient[Any]) -> None:
+    calls = client.get_default_database()["leasehold.calls"]
+    calls.insert_one({"somebody": "dropped it, and an insert made it"})
+    async with aio.connect(url) as locks, locks.lock("x"):
+        ends = time.monotonic() + 5
+        while not locks._core.driver._up:  # type: ignore[attr-defined]
+            assert time.monotonic() < ends
+            await asyncio.sleep(0.01)
+    assert calls.options()["capped"]
 
 
 def test_the_cursor_is_opened_again_when_it_breaks(

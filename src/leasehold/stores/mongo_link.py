@@ -258,9 +258,12 @@ def _brief(error: Exception) -> str:
     return text if len(text) <= 300 else text[:300] + "…"
 
 
+NOT_CAPPED = 2
+
+
 def is_refusal(error: PyMongoError) -> bool:
-    """Whether asking for calls again would be of no use: not allowed, or not a capped collection."""
-    return isinstance(error, OperationFailure) and not error.timeout and error.code in {2, 13, 18, 72, 166, 8000}
+    """Whether asking for calls again would be of no use: it is not allowed."""
+    return isinstance(error, OperationFailure) and not error.timeout and error.code in {13, 18, 72, 166, 8000}
 
 
 def warn_of_index(link: Link, error: PyMongoError) -> None:

@@ -189,7 +189,13 @@ class MongoTasks:
                 if not access.awaits or not await self._make_calls(access):
                     self._refuse("this client has one connection only, or the collection of calls is not there")
                     return
-                await self._follow(access)
+                try:
+                    await self._follow(access)
+                except OperationFailure as error:
+                    if error.code != mongo_link.NOT_CAPPED:
+                        raise
+                    # An insert after somebody had dropped the collection has made it anew.
+                    await access.database.command("convertToCapped", access.calls.name, size=mongo_link.CALLS_SIZE)
                 pauses = mongo_link.reopen_pauses()
             except PyMongoError as error:
                 if is_refusal(error):
