@@ -325,7 +325,9 @@ RENEW: Stages = [
 ]
 """``ask``: attempt, token, ttl, mark. The mark tells afterwards that it was this renewal that succeeded."""
 
-_RESTS = {"$gt": [{"$add": ["$$one.acquired", "$$one.rest"]}, NOW]}
+# Until when min_hold keeps the name: not longer than that from now, also when the clock was put back.
+_RESTED = {"$add": [{"$min": ["$$one.acquired", NOW]}, "$$one.rest"]}
+_RESTS = {"$gt": [_RESTED, NOW]}
 _THIS = _all(_MINE, _MY_TOKEN)
 
 RELEASE: Stages = [
@@ -338,7 +340,7 @@ RELEASE: Stages = [
                 _THIS,
                 {
                     "state": RESTING,
-                    "expires": {"$add": ["$$one.acquired", "$$one.rest"]},
+                    "expires": _RESTED,
                     "attempt": "",
                     "session": "",
                 },
