@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import bson
 import pymongo
 import pytest
+from bson.raw_bson import RawBSONDocument
 from pymongo.collection import Collection
 
 from leasehold import entry as model
@@ -44,6 +46,8 @@ class Bench:
         match value:
             case "$$NOW":
                 return self.now
+            case RawBSONDocument():
+                return self._at(bson.decode(value.raw))
             case {"$literal": _}:
                 return value
             case dict():

@@ -37,7 +37,7 @@ from ..protocol import (
 )
 from . import mongo_pipelines as pipelines
 from .mongo_link import Link, link_from_client, link_from_url
-from .mongo_pipelines import FORMAT, INTERRUPTED, RESTING, Stages, granted, with_ask
+from .mongo_pipelines import FORMAT, INTERRUPTED, RESTING, granted, with_ask
 
 Document = Mapping[str, Any]
 Call = tuple[str, str]
@@ -62,7 +62,7 @@ class Change(NamedTuple):
     """
 
     name: str
-    stages: Stages
+    stages: Sequence[Document]
     upsert: bool = False
     holder: Mapping[str, Any] | None = None
 
@@ -204,7 +204,7 @@ class MongoStore:
         yield Tidy()
 
 
-def _upsert(name: str, stages: Stages) -> Steps[Document]:
+def _upsert(name: str, stages: Sequence[Document]) -> Steps[Document]:
     """Change the document of a name, which is made if need be. Of several that make it at once, one does."""
     for _ in range(RACES):
         document: Document | None = yield Change(name, stages, upsert=True)

@@ -13,10 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import bson
+from bson.raw_bson import RawBSONDocument
+
 from ..policy import FIRST_TERM, WAITER_TTL
 
 Expression: TypeAlias = Any
 Stages: TypeAlias = list[dict[str, Any]]
+Encoded: TypeAlias = list[RawBSONDocument]
 
 FORMAT = 1
 """Of a document. A newer one is refused, so that an old process never misreads a new one's record."""
@@ -34,9 +38,14 @@ ABANDONED_MOST = 20
 NOW = "$$NOW"
 
 
-def with_ask(ask: Mapping[str, Any], stages: Stages) -> Stages:
+def with_ask(ask: Mapping[str, Any], stages: Encoded) -> list[Mapping[str, Any]]:
     """A pipeline with its arguments: whatever they contain, they are values."""
     return [{"$set": {"ask": {"$literal": ask}}}, *stages]
+
+
+def _encode(*stages: dict[str, Any]) -> Encoded:
+    """Once and for all: they are longer than what is asked with them."""
+    return [RawBSONDocument(bson.encode(stage)) for stage in stages]
 
 
 # Words of the language that are used more than once.
@@ -204,7 +213,7 @@ _FINISH: Stages = [
 
 # The operations.
 
-ACQUIRE: Stages = [
+ACQUIRE = _encode(
     *_EXPIRE,
     *_PROMOTE,
     {
@@ -308,10 +317,10 @@ ACQUIRE: Stages = [
         }
     },
     *_FINISH,
-]
+)
 """``ask``: attempt, sent, ttl (ms), shape, limit, fair, queue, permit (what is stored of the attempt)."""
 
-RENEW: Stages = [
+RENEW = _encode(
     {
         "$set": {
             "holders": _map(
@@ -322,7 +331,7 @@ RENEW: Stages = [
         }
     },
     *_FINISH,
-]
+)
 """``ask``: attempt, token, ttl, mark. The mark tells afterwards that it was this renewal that succeeded."""
 
 # Until when min_hold keeps the name: not longer than that from now, also when the clock was put back.
@@ -330,7 +339,7 @@ _RESTED = {"$add": [{"$min": ["$$one.acquired", NOW]}, "$$one.rest"]}
 _RESTS = {"$gt": [_RESTED, NOW]}
 _THIS = _all(_MINE, _MY_TOKEN)
 
-RELEASE: Stages = [
+RELEASE = _encode(
     *_EXPIRE,
     {"$set": {"holders": _filter("$holders", {"$or": [{"$not": [_THIS]}, _RESTS]})}},
     {
@@ -349,10 +358,10 @@ RELEASE: Stages = [
     },
     *_PROMOTE,
     *_FINISH,
-]
+)
 """``ask``: attempt, token."""
 
-ABANDON: Stages = [
+ABANDON = _encode(
     *_EXPIRE[:1],
     {
         "$set": {
@@ -382,22 +391,22 @@ ABANDON: Stages = [
     *_EXPIRE[1:],
     *_PROMOTE,
     *_FINISH,
-]
+)
 """``ask``: attempt, sent. The last of ``abandoned`` then says whether it was found."""
 
-INTERRUPT: Stages = [
+INTERRUPT = _encode(
     *_EXPIRE,
     *_PROMOTE,
     {"$set": {"holders": _map("$holders", {"$ne": ["$$one.state", RESTING]}, {"state": INTERRUPTED})}},
     *_FINISH,
-]
+)
 
-EVICT: Stages = [
+EVICT = _encode(
     *_EXPIRE,
     {"$set": {"holders": _filter("$holders", {"$not": [{"$in": ["$$one.state", [INTERRUPTED, RESTING]]}]})}},
     *_PROMOTE,
     *_FINISH,
-]
+)
 """Remove those who have been interrupted, and what rests."""
 
 
