@@ -8,7 +8,7 @@ from typing import Any
 
 import pymongo
 import pytest
-from servers.mongodb import MongoReplicaSet
+from servers.mongodb import MongoDB, MongoReplicaSet
 from servers.plugin import shared
 
 from leasehold.testing import Held, StoreUnderTest
@@ -52,23 +52,24 @@ def mongodb_three_members() -> Iterator[MongoReplicaSet]:
 
 
 @pytest.fixture(scope="module", params=["mongodb_server", "mongodb_replica_set", "mongodb_three_members"])
-def probe(request: pytest.FixtureRequest) -> Iterator[tuple[str, MongoProbe]]:
+def deployment(request: pytest.FixtureRequest) -> Iterator[tuple[Any, MongoProbe]]:
     server = request.getfixturevalue(request.param)
-    found = MongoProbe(server.url)
-    yield server.url, found
-    found.client.close()
+    probe = MongoProbe(server.url)
+    yield server, probe
+    probe.client.close()
 
 
 @pytest.fixture
-def store(probe: tuple[str, MongoProbe]) -> StoreUnderTest:
-    url, look = probe
+def store(deployment: tuple[Any, MongoProbe]) -> StoreUnderTest:
+    server, probe = deployment
     return StoreUnderTest(
         "mongodb",
-        url,
-        look,
+        server.url,
+        probe,
         ttl=1.0,
         rounds=200,
         count_files=False,
-        wipe=look.leases.drop,
-        age=look.age,
+        wipe=probe.leases.drop,
+        restart=server.restart if isinstance(server, MongoDB) else None,  # of replica sets: test_mongo_failover
+        age=probe.age,
     )

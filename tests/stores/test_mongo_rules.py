@@ -15,7 +15,7 @@ from pymongo.collection import Collection
 
 from leasehold import entry as model
 from leasehold.entry import Entry
-from leasehold.protocol import SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
+from leasehold.protocol import BROKEN, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
 from leasehold.stores import mongo, mongo_link
 
 pytestmark = pytest.mark.server
@@ -198,6 +198,15 @@ def test_the_pipelines_do_what_the_entry_does(bench: Bench, seed: int) -> None:
         document = bench.collection.find_one()
         assert stored(document) == modelled(entry), (seed, step, action, attempt)
         assert {ring for ring in entry.rings if ring[1] not in (attempt, "")} <= set(bench.rings), (seed, step, action)
+
+
+def test_an_interrupted_lease_is_not_renewed(bench: Bench) -> None:
+    grant = bench.run(bench.store.acquire(Ask("n", "a", "o", "lock", None, 30 * SECOND)))
+    assert bench.run(bench.store.interrupt("n", False))
+    before = bench.collection.find_one()
+    bench.now += timedelta(seconds=5)
+    assert bench.run(bench.store.renew([Renewal("n", "a", grant.token, 30 * SECOND)])) == [BROKEN]
+    assert bench.collection.find_one() == before
 
 
 def test_a_refused_acquire_writes_nothing(bench: Bench) -> None:
