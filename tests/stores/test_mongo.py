@@ -19,6 +19,7 @@ from pymongo.errors import DuplicateKeyError
 import leasehold
 from leasehold import aio
 from leasehold.stores import mongo_link
+from leasehold.stores.mongo_tasks import MongoTasks
 
 pytestmark = pytest.mark.server
 
@@ -113,6 +114,7 @@ def test_a_bad_url_is_a_value_error_without_secrets(bad: str) -> None:
     with pytest.raises(ValueError, match="MongoDB URL") as caught:
         leasehold.connect(bad)
     assert "s3" not in str(caught.value)
+    assert "cret" not in str(caught.value)
     assert caught.value.__cause__ is None
 
 
@@ -464,7 +466,30 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
         lease.renew()
 
 
-async def test_a_cancelled_acquire_leaves_nothing_and_keeps_its_connection(url: str) -> None:
+async def test_what_was_cancelled_happens_before_what_is_asked_for_later() -> None:
+    driver = MongoTasks(mongo_link.link_from_url("mongodb://localhost", ""))
+    told: list[str] = []
+
+    def steps(name: str) -> Any:
+        told.append(f"{name} begins")
+        yield name
+        told.append(f"{name} ends")
+
+    async def slowly(request: str) -> None:
+        await asyncio.sleep(0.1)
+
+    driver._handle = slowly  # type: ignore[method-assign]
+    acquire = asyncio.ensure_future(driver.run(steps("acquire"), 5))
+    await asyncio.sleep(0.02)
+    acquire.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await acquire
+    await driver.run(steps("abandon"), 5)
+    assert told == ["acquire begins", "acquire ends", "abandon begins", "abandon ends"]
+    await driver.close()
+
+
+async def test_a_cancelled_acquire_leaves_nothing(url: str) -> None:
     async with aio.connect(url) as locks:
         await locks.inspect("x")
         for step in range(1, 40):
