@@ -20,6 +20,7 @@ import leasehold
 from leasehold import aio
 from leasehold.stores import mongo_link
 from leasehold.stores.mongo_tasks import MongoTasks
+from servers.mongodb import MongoDB
 
 pytestmark = pytest.mark.server
 
@@ -507,3 +508,32 @@ async def test_a_cancelled_acquire_leaves_nothing(url: str) -> None:
         lease = await locks.lock("x").try_acquire()
         assert lease is not None
         await lease.release()
+
+
+# A server that answers late.
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_an_acquire_that_a_paused_server_carries_out_late_leaves_nothing(start_server: Any, queued: bool) -> None:
+    """The command waits in the server's socket while its caller gives up: S4, promise 4."""
+    server = start_server(MongoDB)
+    with leasehold.connect(server.url, ttl=30) as ours, leasehold.connect(server.url, ttl=30) as theirs:
+        assert theirs.inspect("x") is None  # connected
+        with ours.lock("y"):
+            pass
+        server.pause()
+        try:
+            with pytest.raises(leasehold.StoreUnavailable):
+                ours.lock("x", ttl=1.5).acquire(timeout=1 if queued else 0)
+        finally:
+            server.resume()
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            lease = theirs.lock("x").try_acquire()
+            if lease is not None:
+                break
+            time.sleep(0.02)
+        assert lease is not None
+        lease.release()
+        time.sleep(1)
+        assert theirs.inspect("x") is None
