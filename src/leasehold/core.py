@@ -230,7 +230,7 @@ def _forked() -> None:
 def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
     for core in list(_cores):
-        if core.closed is None:
+        if core.closed is None or core.unsettled:
             core.at_exit(max(0.1, ends - clock.now()))
 
 

@@ -300,6 +300,9 @@ def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
         except StoreError:
             if core.now() < owed.until:
                 core.unsettled.append(owed)
+        except GeneratorExit:  # the loop is shut down: it is given back at exit
+            core.unsettled.append(owed)
+            raise
 
 
 # Looking.
