@@ -22,8 +22,6 @@ from .mongo_threads import MongoThreads
 
 _left_behind: list[Any] = []
 """Clients of a parent process or of a closed loop: neither used nor closed nor collected here."""
-_in_use: set[MongoTasks] = set()
-"""Kept until closed, also when their loop and all who knew them are gone: what they hold is given back at exit."""
 
 
 class MongoTasks:
@@ -89,7 +87,6 @@ class MongoTasks:
         if self._access is None:
             client = self._link.client or AsyncMongoClient(self._link.url, appname="leasehold", connect=False)
             self._access = Access(self._link, client)
-            _in_use.add(self)
         return self._access
 
     async def _handle(self, request: Any) -> Any:
@@ -236,7 +233,6 @@ class MongoTasks:
 
     async def close(self) -> None:
         self._closed = True
-        _in_use.discard(self)
         listener, self._listener = self._listener, None
         access, self._access = self._access, None
         if listener is not None:
@@ -253,7 +249,6 @@ class MongoTasks:
     def after_fork(self) -> None:
         if self._access is not None and self._link.client is None:
             _left_behind.append(self._access.client)
-        _in_use.discard(self)
         self._reset()
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
