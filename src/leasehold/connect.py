@@ -25,10 +25,12 @@ _STORES: Mapping[str, tuple[str, str | None]] = {
     "sqlite": ("sqlite", None),
     **dict.fromkeys(_REDIS, ("redis", "redis")),
     "redlock": ("redlock", "redis"),
+    "mongodb": ("mongo", "mongodb"),
+    "mongodb+srv": ("mongo", "mongodb"),
 }
 # package of a client's class: module of leasehold.stores. It has open_client(client, namespace) -> Opened.
-_CLIENTS: Mapping[str, str] = {"redis": "redis"}
-_LATER = ("mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
+_CLIENTS: Mapping[str, str] = {"redis": "redis", "pymongo": "mongo"}
+_LATER = ("postgresql", "mysql", "mariadb", "etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),
@@ -92,7 +94,7 @@ def find(url: object, namespace: str) -> Opened:
     module, extra = _STORES[scheme]
     try:
         # (importlib would do the same, and takes longer to load than some of the stores)
-        opened: Opened = __import__(f"leasehold.stores.{module}", fromlist=["open_url"]).open_url(url, namespace)
+        opened = __import__(f"leasehold.stores.{module}", fromlist=["open_url"]).open_url(url, namespace)
     except ModuleNotFoundError as error:
         if extra is None:
             raise
