@@ -4,7 +4,6 @@ and carry a fencing token. ``leasehold`` is for threads, ``leasehold.aio`` for a
 from __future__ import annotations
 
 from .connect import connect
-from .core import current
 from .errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -15,6 +14,7 @@ from .errors import (
     StoreNotReady,
     StoreUnavailable,
 )
+from .lease import current
 from .lock import Lease, Lock, Locks
 from .model import Event, LeaseInfo, LockMetrics
 from .policy import Preset

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import sys
-import threading
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import checks, engine, policy
+from . import checks, engine
 from .connect import resolve
-from .core import RELEASED, BaseLease, Core, Spec, current, enter, leave
 from .errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -27,10 +24,12 @@ from .errors import (
     StoreNotReady,
     StoreUnavailable,
 )
-from .log import ERROR, WARNING, log
+from .lease import RELEASED, BaseLease, current, enter, leave, pop_block
 from .model import Event, LeaseInfo, LockMetrics
 from .policy import Preset
-from .protocol import Bell, Holding, Store, TaskDriver
+from .protocol import Holding
+from .spec import Spec
+from .tasks import TaskCore
 
 __all__ = [
     "AcquireCancelled",
@@ -52,13 +51,7 @@ __all__ = [
     "current",
 ]
 
-T = TypeVar("T")
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
-
-GRACE = 0.05
-"""How long a cancelled acquire waits until what it may have left is given back; the rest goes on alone."""
-BLOCKED = 0.25
-"""A renewal that the loop has not come to for so long is called a blocked loop."""
 
 
 def connect(
@@ -167,6 +160,11 @@ class Locks:
     def __repr__(self) -> str:
         return f"<leasehold.aio.Locks {self._core.store.scheme} namespace={self.namespace!r} owner={self.owner!r}>"
 
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.drop()
+
     async def _holdings(self, prefix: str) -> AsyncIterator[Holding]:
         after: str | None = ""
         while after is not None:
@@ -182,7 +180,7 @@ class Lock:
         self._locks = locks
         self._core = locks._core
         self._spec = spec
-        self._open: list[tuple[object, Lease]] = []
+        self._open: dict[asyncio.Task[Any] | None, list[Lease]] = {}
 
     @property
     def name(self) -> str:
@@ -193,12 +191,12 @@ class Lock:
 
         To be awaited, or used as ``async with lock.acquire(timeout=5) as lease:``.
         """
-        return Acquiring(self._core.acquire(self._spec, self._spec.timeout if timeout is None else timeout))
+        return Acquiring(self._core.acquire(Lease, self._spec, self._spec.timeout if timeout is None else timeout))
 
     async def try_acquire(self, timeout: float = 0) -> Lease | None:
         """The lease, or None where ``acquire`` would raise AcquireTimeout. By default without waiting."""
         try:
-            return await self._core.acquire(self._spec, timeout)
+            return await self._core.acquire(Lease, self._spec, timeout)
         except AcquireTimeout:
             return None
         except StoreUnavailable:
@@ -212,25 +210,13 @@ class Lock:
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
-        self._open.append((asyncio.current_task(), lease))
+        self._open.setdefault(asyncio.current_task(), []).append(lease)
         return await lease.__aenter__()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._close_block().__aexit__(kind, error, trace)
-
-    def _close_block(self) -> Lease:
-        me = asyncio.current_task()
-        for place in range(len(self._open) - 1, -1, -1):
-            if self._open[place][0] is me:
-                return self._open.pop(place)[1]
-        if len(self._open) == 1:  # entered in one task, left in another, as some frameworks do
-            return self._open.pop()[1]
-        raise RuntimeError(
-            f"which block of lock {self.name!r} ends here is unclear: it was entered in other tasks; "
-            "use `async with lock.acquire() as lease:`"
-        )
+        await pop_block(self._open, asyncio.current_task(), self.name).__aexit__(kind, error, trace)
 
     def __call__(self, function: AF) -> AF:
         """As a decorator of an async function: each call holds the lease for its duration."""
@@ -272,11 +258,14 @@ class Acquiring:
 class Lease(BaseLease):
     """One holding. Ends with its block, :meth:`release`, or loss."""
 
-    __slots__ = ("_body", "_cancelling")
+    __slots__ = ("_body", "_cancelled", "_cancelling")
     _core: TaskCore
 
-    _body: asyncio.Task[Any] | None
-    _cancelling: int | None
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._body: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._cancelled = False
 
     @property
     def lost(self) -> asyncio.Event:
@@ -299,13 +288,14 @@ class Lease(BaseLease):
         held = self._finish()
         if held is None:
             return False
-        # Cancelling the caller must not leave the lease behind: the store hears of the release in any case.
-        return await self._core.shielded(engine.release(self._core, self)) and held
+        return await self._core.drive(engine.release(self._core, self)) and held
 
     async def __aenter__(self) -> Lease:
         enter(self)
         if self._spec.on_lost == "cancel":
             self._body = asyncio.current_task()
+            assert self._body is not None
+            self._cancelling = self._body.cancelling()
             if self.lost_reason is not None:
                 self._cancel_body()
         return self
@@ -315,9 +305,9 @@ class Lease(BaseLease):
     ) -> None:
         leave(self)
         reason = self.lost_reason
-        body, self._body = getattr(self, "_body", None), None
-        cancelled = getattr(self, "_cancelling", None)
-        ours = body is not None and cancelled is not None and body.uncancel() <= cancelled
+        body, self._body = self._body, None
+        # As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins.
+        ours = body is not None and self._cancelled and body.uncancel() <= self._cancelling
         try:
             await self.release()
         except StoreError:
@@ -340,11 +330,9 @@ class Lease(BaseLease):
         self._call(self._callbacks)
 
     def _cancel_body(self) -> None:
-        """``on_lost="cancel"``: as asyncio.timeout does, so that a cancellation from outside can be told apart."""
-        body = getattr(self, "_body", None)
-        if body is not None and getattr(self, "_cancelling", None) is None:
-            self._cancelling = body.cancelling()
-            body.cancel(f"lease {self.name!r} is lost: {self.lost_reason}")
+        if self._body is not None and not self._cancelled:
+            self._cancelled = True
+            self._body.cancel(f"lease {self.name!r} is lost: {self.lost_reason}")
 
     def _call(self, callbacks: list[Callable[..., object]]) -> None:
         for callback in callbacks:
@@ -363,231 +351,3 @@ class LostEvent(asyncio.Event):
 
     async def wait(self) -> bool:  # type: ignore[override]
         return self.is_set() or await super().wait()
-
-
-class TaskBell:
-    """What a task sleeps on until somebody rings, from any thread."""
-
-    __slots__ = ("_loop", "_rung", "_waiter")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._rung = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def ring(self) -> None:
-        self._rung = True
-        try:
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:
-            pass  # the loop is closed: nobody sleeps there
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self, seconds: float | None) -> bool:
-        if not self._rung and (seconds is None or seconds > 0):
-            self._waiter = self._loop.create_future()
-            timer = None if seconds is None else self._loop.call_later(seconds, self._wake)
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-                if timer is not None:
-                    timer.cancel()
-        rung, self._rung = self._rung, False
-        return rung
-
-
-class TaskCore(Core):
-    """The books of a ``Locks``, and what carries out effects with tasks."""
-
-    driver: TaskDriver
-
-    def __init__(
-        self,
-        store: Store,
-        driver: TaskDriver,
-        *,
-        namespace: str,
-        owner: str | None,
-        kinds: Mapping[str, object] | None,
-        defaults: Mapping[str, Any],
-    ) -> None:
-        super().__init__(
-            store,
-            driver,
-            namespace=namespace,
-            owner=owner,
-            kinds=kinds,
-            defaults=defaults,
-            cancel_on_loss=True,
-        )
-
-    def reset(self) -> None:
-        super().reset()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.loop_thread = 0
-        self.bell: TaskBell | None = None
-        self.tasks: set[asyncio.Task[Any]] = set()
-
-    def bind(self) -> asyncio.AbstractEventLoop:
-        """The running loop, which must be the one that the leases live in."""
-        loop = asyncio.get_running_loop()
-        if self.loop is not loop:
-            if self.loop is not None and not self.loop.is_closed():
-                raise RuntimeError("this Locks is in use in another event loop: connect once per loop")
-            if self.loop is not None:
-                self.driver.after_fork()  # what it had in the closed loop is of no use any more
-                self.reset()
-            self.loop, self.loop_thread = loop, threading.get_ident()
-            self.bell = TaskBell(loop)
-        return loop
-
-    async def drive(self, effects: engine.Effects[T]) -> T:
-        """Carry out effects in this task."""
-        try:
-            effect = next(effects)
-            while True:
-                try:
-                    answer = await self._carry_out(effect)
-                except Exception as error:
-                    effect = effects.throw(error)
-                else:
-                    effect = effects.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            effects.close()
-
-    def _carry_out(self, effect: engine.Run | engine.Wait | engine.Listen) -> Awaitable[Any]:
-        match effect:
-            case engine.Run(steps, limit):
-                return self.driver.run(steps, limit)
-            case engine.Wait(bell, seconds):
-                assert isinstance(bell, TaskBell)
-                return bell.wait(seconds)
-            case engine.Listen(attempt, busy):
-                return self.driver.listen(attempt, busy)
-
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that lives until it is done, whoever forgets it; ``close`` waits for it."""
-        task = asyncio.ensure_future(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        return task
-
-    async def shielded(self, effects: engine.Effects[T]) -> T:
-        """Carry out effects to the end, also when the caller is cancelled meanwhile."""
-        return await asyncio.shield(self.spawn(self.drive(effects)))
-
-    async def call(self, steps: Any) -> Any:
-        self.check_open()
-        self.bind()
-        return await self.driver.run(steps, policy.CALL_LIMIT)
-
-    async def acquire(self, spec: Spec, timeout: float | None) -> Lease:
-        if timeout is not None:
-            policy.seconds(timeout, "timeout", zero=True)
-        self.check_open()
-        bell: Bell = TaskBell(self.bind())
-        ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
-        self.asking[ask.attempt] = bell
-        try:
-            taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell))
-            lease = Lease(self, spec, taken.claim, taken.sent)
-            self.add(lease)
-            return lease
-        except BaseException as error:
-            if engine.owes(ask, error):
-                await self._give_up(ask, error)
-            raise
-        finally:
-            self.asking.pop(ask.attempt, None)
-
-    async def _give_up(self, ask: Any, error: BaseException) -> None:
-        """Give back what a failed acquire may have left; not longer than GRACE here, the rest in the background."""
-        task = self.spawn(self.drive(engine.abandon(self, ask, error)))
-        if isinstance(error, GeneratorExit):
-            return  # the coroutine is being thrown away: it may not await any more
-        await asyncio.wait({task}, timeout=GRACE)
-
-    # The keeper, the events, and what other threads have to say.
-
-    def wake_keeper(self) -> None:
-        if not self.keeping:
-            self.keeping = True
-            assert self.bell is not None
-            self.spawn(self._keep(self.bell))
-        if self.bell is not None:
-            self.bell.ring()
-
-    async def _keep(self, bell: TaskBell) -> None:
-        await self.drive(engine.keep(self, bell))
-
-    def in_loop(self, function: Callable[[], object]) -> None:
-        """Call the function in the loop; without one (closed, or never used) nobody is there to be told."""
-        if self.loop is not None:
-            try:
-                self.loop.call_soon_threadsafe(function)
-            except RuntimeError:
-                pass
-
-    def expire(self) -> None:
-        """The timer's part, in the timer's thread: also say where the loop is stuck, if it is."""
-        overdue = self.now() - self.next_look
-        lost = [lease.name for lease in list(self.leases.values()) if lease._deadline <= self.now()]
-        if lost and self.keeping and overdue > BLOCKED:
-            frame = sys._current_frames().get(self.loop_thread)
-            where = "unknown"
-            if frame is not None:
-                code = frame.f_code
-                where = f"{code.co_filename}:{frame.f_lineno} in {code.co_qualname}"
-            log(
-                WARNING,
-                "the event loop has been blocked for %.2f s or more, at %s; lost through it: %s",
-                overdue,
-                where,
-                ", ".join(lost),
-                event="blocked",
-                blocked_for=overdue,
-                where=where,
-            )
-        super().expire()
-
-    def pass_on(self, event: Event) -> None:
-        for listener in list(self.listeners):
-            self.in_loop(functools.partial(self.call_back, listener, event))
-
-    def call_back(self, callback: Callable[..., object], *args: object) -> None:
-        """Call a user's function in the loop; if it is async, in a task of its own."""
-
-        async def finish(awaitable: Awaitable[object]) -> None:
-            try:
-                await awaitable
-            except Exception as error:
-                log(ERROR, "a callback of leasehold failed: %r", callback, exc=error)
-
-        try:
-            result = callback(*args)
-        except Exception as error:
-            log(ERROR, "a callback of leasehold failed: %r", callback, exc=error)
-        else:
-            if asyncio.iscoroutine(result):
-                self.spawn(finish(result))
-
-    async def close(self, limit: float = policy.CALL_LIMIT) -> None:
-        with self.mutex:
-            if self.closed is not None:
-                return
-            self.closed = "this Locks is closed"
-        loop = self.bind()
-        await self.drive(engine.close(self, limit, TaskBell(loop)))
-        if self.bell is not None:
-            self.bell.ring()
-        pending = self.tasks - {asyncio.current_task()}
-        if pending:
-            await asyncio.wait(pending, timeout=limit)
-        await self.driver.close()

@@ -40,7 +40,8 @@ def connect(
 
     Does no I/O; the first operation does. ``timing`` are defaults for the options of ``lock`` of those names.
     """
-    from .lock import Locks, ThreadCore
+    from .lock import Locks
+    from .threads import ThreadCore
 
     opened, options = resolve(url, namespace, timing)
     core = ThreadCore(opened.store, opened.threads(), namespace=namespace, owner=owner, kinds=kinds, defaults=options)

@@ -7,18 +7,16 @@ Everything here is a generator of *effects*: it yields a :class:`Run` (a store o
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from datetime import UTC
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from . import policy
-from .core import CLOSED, INTERRUPTED, TAKEN, Claim, Core, Spec, Unsettled
+from .core import Core
 from .errors import AcquireTimeout, StoreError, StoreNotReady, StoreUnavailable
-from .log import ERROR, log
+from .lease import CLOSED, INTERRUPTED, TAKEN, BaseLease, Claim, Unsettled
+from .log import DEBUG, ERROR, log
 from .model import LeaseInfo, LockMetrics
 from .protocol import BROKEN, RENEWED, SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Renewal, Steps
-
-if TYPE_CHECKING:
-    from .core import BaseLease
+from .spec import Spec
 
 T = TypeVar("T")
 Effects: TypeAlias = Generator["Run | Wait | Listen", Any, T]
@@ -84,10 +82,12 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
             try:
                 reply = yield Run(core.store.acquire(ask), limit)
             except StoreUnavailable as error:
+                core.unavailable += 1
                 # Whether it was granted is not known. The same attempt asked again will find out.
                 now = core.now()
-                failing_since = sent if failing_since is None else failing_since
-                core.tell("unavailable", ask.name, None, str(error))
+                if failing_since is None:
+                    failing_since = sent
+                    core.tell("unavailable", ask.name, None, str(error))
                 out_of_time = now >= ends if ends is not None else now - failing_since >= policy.UNAVAILABLE_LIMIT
                 if out_of_time or not ask.queue:
                     raise
@@ -127,31 +127,40 @@ def owes(ask: Ask, error: BaseException) -> bool:
     return not isinstance(error, (StoreNotReady, WrongShape))
 
 
+def owed(core: Core, ask: Ask) -> Unsettled:
+    return Unsettled(ask.name, ask.attempt, core.now() + max(ask.ttl / SECOND, policy.WAITER_TTL))
+
+
 def abandon(core: Core, ask: Ask, error: BaseException) -> Effects[None]:
     """See to it that the attempt holds nothing. If the store does not answer, the keeper goes on trying."""
-    until = core.now() + max(ask.ttl / SECOND, policy.WAITER_TTL)
-    if not isinstance(error, StoreUnavailable):
-        try:
+    settled = False
+    try:
+        if not isinstance(error, StoreUnavailable):
             yield Run(core.store.abandon(ask.name, ask.attempt), 1.0)
-            return
-        except StoreError:
-            pass
-    core.settle(Unsettled(ask.name, ask.attempt, until))
+            settled = True
+    except StoreError:
+        pass
+    finally:  # also when whoever carries this out is interrupted
+        if not settled:
+            core.settle(owed(core, ask))
 
 
 def release(core: Core, lease: BaseLease) -> Effects[bool]:
     """Give back a lease that the caller has ended. False when the store says that it was another's already."""
-    claim, timing = lease._claim, lease._spec.timing
+    claim = lease._claim
+    settled = False
     try:
-        given: bool = yield Run(
-            core.store.release(claim.name, claim.attempt, claim.token, claim.hint), timing.call_limit
-        )
+        steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
+        given: bool = yield Run(steps, lease._spec.timing.call_limit)
+        settled = True
     except StoreError as error:
-        core.settle(claim.owed())
         core.tell("release_failed", claim.name, claim.token, str(error))
         raise
+    finally:
+        if not settled:
+            core.settle(claim.owed())
     if given:
-        core.tell("released", claim.name, claim.token)
+        core.tell("released", claim.name, claim.token, f"token {claim.token}")
     return given
 
 
@@ -170,8 +179,8 @@ def close(core: Core, limit: float, bell: Bell) -> Effects[None]:
     ends = core.now() + limit
     for waiting in list(core.asking.values()):
         waiting.ring()
-    for lease in list(core.leases.values()):
-        core.end(lease, CLOSED)
+    for lease in core.held():
+        core.lose(lease, CLOSED)
         core.unsettled.append(lease._claim.owed())
     while core.unsettled and core.now() < ends:
         yield from _settle(core, ends)
@@ -193,29 +202,31 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
             if core.now() >= tidy_at:
                 tidy_at = core.now() + TIDY_EVERY
                 yield Run(core.store.tidy(), policy.CALL_LIMIT)
+        except StoreError as error:
+            log(DEBUG, "housekeeping has to wait: %s", error)
         except Exception as error:  # a keeper that dies would lose every lease
             log(ERROR, "the keeper stumbled and goes on: %s", error, exc=error)
             yield Wait(bell, RETRY)
-        now = core.now()
-        core.next_look = _next_look(core, now)
-        yield Wait(bell, None if core.next_look == float("inf") else max(0.0, core.next_look - now))
+        yield Wait(bell, _next_look(core))
 
 
-def _next_look(core: Core, now: float) -> float:
-    if core.unsettled:
-        return now + RETRY * 2
-    due = min((lease._due for lease in list(core.leases.values())), default=float("inf"))
-    if due == float("inf") and core.busy:
-        # Leases come and go. Look again when one that comes now would be due: then none has to wake us.
-        due = now + core.cadence
-    core.busy = False
-    return due
+def _next_look(core: Core) -> float | None:
+    """Note when the keeper has to look again, and how long that is."""
+    now = core.now()
+    with core.mutex:  # a lease that is added meanwhile must see either no look, or the right one
+        due = min((lease._due for lease in core.held()), default=float("inf"))
+        if due == float("inf") and core.busy:
+            # Leases come and go. Look again when one that comes now would be due: then none has to wake us.
+            due = now + core.cadence
+        core.busy = False
+        core.next_look = min(due, now + RETRY * 2) if core.unsettled else due
+        return None if core.next_look == float("inf") else max(0.0, core.next_look - now)
 
 
 def _renew_due(core: Core) -> Effects[None]:
     now = core.now()
     urgent, core.urgent = core.urgent, set()
-    held = [lease for lease in list(core.leases.values()) if lease._deadline > now]
+    held = [lease for lease in core.held() if lease._deadline > now]
     if not any(lease._due <= now or lease._claim.attempt in urgent for lease in held):
         return
     due = []
@@ -259,7 +270,7 @@ def _renew_batch(
             lease._renewed(sent, term)
         else:
             core.renewal_failures += 1
-            core.end(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
+            core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
 
 
 def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
@@ -271,7 +282,7 @@ def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
         lease._cycle = now + timing.renew_every
         core.tell("renewal_failed", lease.name, lease.token, str(error))
         if lease._failures >= timing.max_renew_failures:
-            core.end(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
+            core.lose(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
     lease._due = now + min(timing.renew_every / 4, 1.0)
 
 
@@ -297,7 +308,7 @@ def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
 def info(holding: Holding) -> LeaseInfo:
     """A holding for people: wall-clock times, data decoded."""
     import json
-    from datetime import datetime, timedelta
+    from datetime import UTC, datetime, timedelta
 
     now = datetime.now(UTC)
     return LeaseInfo(
@@ -326,7 +337,8 @@ def metrics(core: Core, holdings: Iterable[Holding]) -> LockMetrics:
         by_owner[holding.owner] = by_owner.get(holding.owner, 0) + 1
     average = sum(ages) / len(ages) if ages else 0.0
     longest = max(ages, default=0.0)
-    return LockMetrics(len(ages), by_kind, by_owner, average, longest, expired, core.renewals, core.renewal_failures)
+    counts = (core.renewals, core.renewal_failures, core.unavailable)
+    return LockMetrics(len(ages), by_kind, by_owner, average, longest, expired, *counts)
 
 
 def _tell_taken(core: Core, claim: Claim, previous: Holding | None) -> None:

@@ -5,23 +5,22 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import checks, engine, policy
-from .bells import ThreadBell
-from .core import RELEASED, BaseLease, Core, Spec, enter, leave
-from .errors import AcquireCancelled, AcquireTimeout, LeaseLost, StoreError, StoreUnavailable
+from . import checks, engine
+from .core import aside
+from .errors import AcquireTimeout, LeaseLost, StoreError, StoreUnavailable
+from .lease import RELEASED, BaseLease, enter, leave, pop_block
 from .log import ERROR, log
 from .model import Event, LeaseInfo, LockMetrics
-from .protocol import Holding, Store, ThreadDriver
+from .protocol import Holding
+from .spec import Spec
+from .threads import ThreadCore
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-CANCEL_SLICE = 0.05
-"""How often a wait with a ``cancel`` event looks at it."""
 _COROUTINE = 0x80  # inspect.CO_COROUTINE, without importing inspect
 
 
@@ -138,7 +137,7 @@ class Lock:
         self._locks = locks
         self._core = locks._core
         self._spec = spec
-        self._open: list[tuple[int, Lease]] = []
+        self._open: dict[int, list[Lease]] = {}
 
     @property
     def name(self) -> str:
@@ -146,12 +145,12 @@ class Lock:
 
     def acquire(self, timeout: float | None = None, *, cancel: threading.Event | None = None) -> Lease:
         """Wait for the lease, at most ``timeout`` seconds (None: the lock's own). Raises AcquireTimeout."""
-        return self._core.acquire(self._spec, self._spec.timeout if timeout is None else timeout, cancel)
+        return self._core.acquire(Lease, self._spec, self._spec.timeout if timeout is None else timeout, cancel)
 
     def try_acquire(self, timeout: float = 0) -> Lease | None:
         """The lease, or None where ``acquire`` would raise AcquireTimeout. By default without waiting."""
         try:
-            return self._core.acquire(self._spec, timeout, None)
+            return self._core.acquire(Lease, self._spec, timeout, None)
         except AcquireTimeout:
             return None
         except StoreUnavailable:
@@ -165,25 +164,13 @@ class Lock:
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        self._open.append((threading.get_ident(), lease))
+        self._open.setdefault(threading.get_ident(), []).append(lease)
         return lease.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close_block().__exit__(kind, error, trace)
-
-    def _close_block(self) -> Lease:
-        me = threading.get_ident()
-        for place in range(len(self._open) - 1, -1, -1):
-            if self._open[place][0] == me:
-                return self._open.pop(place)[1]
-        if len(self._open) == 1:  # entered in one thread, left in another, as some frameworks do
-            return self._open.pop()[1]
-        raise RuntimeError(
-            f"which block of lock {self.name!r} ends here is unclear: it was entered in other threads; "
-            "use `with lock.acquire() as lease:`"
-        )
+        pop_block(self._open, threading.get_ident(), self.name).__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
         """As a decorator: each call holds the lease for its duration."""
@@ -261,7 +248,7 @@ class Lease(BaseLease):
                 except Exception as error:
                     log(ERROR, "an on_lost callback of lease %r failed", self.name, exc=error)
 
-        threading.Thread(target=run, name="leasehold-lost", daemon=True).start()
+        aside("leasehold-callback", run)
 
 
 class LostEvent(threading.Event):
@@ -279,154 +266,3 @@ class LostEvent(threading.Event):
 
     def wait(self, timeout: float | None = None) -> bool:
         return self.is_set() or super().wait(timeout) or self.is_set()
-
-
-class ThreadCore(Core):
-    """The books of a ``Locks``, and what carries out effects with threads."""
-
-    driver: ThreadDriver
-
-    def __init__(
-        self,
-        store: Store,
-        driver: ThreadDriver,
-        *,
-        namespace: str,
-        owner: str | None,
-        kinds: Mapping[str, object] | None,
-        defaults: Mapping[str, Any],
-    ) -> None:
-        super().__init__(
-            store,
-            driver,
-            namespace=namespace,
-            owner=owner,
-            kinds=kinds,
-            defaults=defaults,
-            cancel_on_loss=False,
-        )
-
-    def reset(self) -> None:
-        super().reset()
-        self.bell = ThreadBell()
-        self.keeper: threading.Thread | None = None
-        self.events: Any = None
-
-    def drive(self, effects: engine.Effects[T], cancel: threading.Event | None = None) -> T:
-        """Carry out effects in this thread."""
-        try:
-            effect = next(effects)
-            while True:
-                try:
-                    answer = self._carry_out(effect, cancel)
-                except Exception as error:
-                    effect = effects.throw(error)
-                else:
-                    effect = effects.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            effects.close()  # at once, also when a KeyboardInterrupt went past it
-
-    def _carry_out(self, effect: engine.Run | engine.Wait | engine.Listen, cancel: threading.Event | None) -> Any:
-        match effect:
-            case engine.Run(steps, limit):
-                return self.driver.run(steps, limit)
-            case engine.Wait(bell, seconds):
-                assert isinstance(bell, ThreadBell)
-                return bell.wait(seconds) if cancel is None else self._wait_or_cancel(bell, seconds, cancel)
-            case engine.Listen(attempt, busy):
-                return self.driver.listen(attempt, busy)
-
-    def _wait_or_cancel(self, bell: ThreadBell, seconds: float | None, cancel: threading.Event) -> bool:
-        end = None if seconds is None else self.now() + seconds
-        while not cancel.is_set():
-            left = CANCEL_SLICE if end is None else min(CANCEL_SLICE, end - self.now())
-            if left <= 0:
-                return False
-            if bell.wait(left):
-                return True
-        raise AcquireCancelled("the cancel event was set while waiting for the lease")
-
-    def call(self, steps: Any) -> Any:
-        self.check_open()
-        return self.driver.run(steps, policy.CALL_LIMIT)
-
-    def acquire(self, spec: Spec, timeout: float | None, cancel: threading.Event | None) -> Lease:
-        if timeout is not None:
-            policy.seconds(timeout, "timeout", zero=True)
-        if cancel is not None and cancel.is_set():
-            raise AcquireCancelled(f"the cancel event was set before {spec.name!r} was asked for")
-        self.check_open()
-        bell = ThreadBell()
-        ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
-        self.asking[ask.attempt] = bell
-        try:
-            taken = self.drive(engine.acquire(self, spec, ask, timeout, bell), cancel)
-            lease = Lease(self, spec, taken.claim, taken.sent)
-            self.add(lease)
-            return lease
-        except BaseException as error:
-            if engine.owes(ask, error):
-                self.drive(engine.abandon(self, ask, error))
-            raise
-        finally:
-            self.asking.pop(ask.attempt, None)
-
-    # The keeper and the events, each in a daemon thread that starts when first needed.
-
-    def wake_keeper(self) -> None:
-        if not self.keeping:
-            with self.mutex:
-                if not self.keeping:
-                    self.keeping = True
-                    self.keeper = threading.Thread(target=self._keep, name="leasehold-keeper", daemon=True)
-                    self.keeper.start()
-        self.bell.ring()
-
-    def _keep(self) -> None:
-        self.drive(engine.keep(self, self.bell))
-        if self.dropped:
-            self.close()
-
-    def drop(self) -> None:
-        """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
-        self.dropped = True
-        if self.keeping:
-            self.bell.ring()
-        elif self.closed is None:
-            self.closed = "this Locks is gone"
-            self.driver.close()
-
-    def pass_on(self, event: Event) -> None:
-        if self.events is None:
-            import queue
-
-            with self.mutex:
-                if self.events is None:
-                    self.events = queue.SimpleQueue()
-                    threading.Thread(target=self._tell, name="leasehold-events", daemon=True).start()
-        self.events.put(event)
-
-    def _tell(self) -> None:
-        events = self.events
-        while (event := events.get()) is not None:
-            for listener in list(self.listeners):
-                try:
-                    listener(event)
-                except Exception as error:
-                    log(ERROR, "an event listener failed on %r", event.type, exc=error)
-
-    def close(self, limit: float = policy.CALL_LIMIT) -> None:
-        with self.mutex:
-            if self.closed is not None:
-                return
-            self.closed = "this Locks is closed"
-        self.drive(engine.close(self, limit, ThreadBell()))
-        self.bell.ring()
-        if self.keeper is not None and self.keeper is not threading.current_thread():
-            self.keeper.join(limit)
-        if self.events is not None:
-            self.events.put(None)
-        self.driver.close()

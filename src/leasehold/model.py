@@ -38,6 +38,8 @@ class LockMetrics(NamedTuple):
     expired: int
     renewals: int
     renewal_failures: int
+    unavailable: int
+    """Calls of an acquire that the store did not answer."""
 
     @property
     def renewal_success_rate(self) -> float:

@@ -166,8 +166,13 @@ class TaskDriver(Driver, Protocol):
 
     async def close(self) -> None: ...
 
+    def new_loop(self) -> None:
+        """The loop that it was used in is closed: forget what was bound to that."""
+
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         """Run the steps when there is no event loop any more."""
+
+    def close_at_exit(self) -> None: ...
 
 
 class Opened(NamedTuple):

@@ -115,5 +115,11 @@ class MemoryTasks(_MemoryDriver):
     async def close(self) -> None:
         pass
 
+    def new_loop(self) -> None:
+        pass
+
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         return run_steps(steps, self._handle)
+
+    def close_at_exit(self) -> None:
+        pass

@@ -327,17 +327,22 @@ def _refuse_network(path: str) -> None:
     """Neither SQLite's locks, nor the boot id, nor FIFOs reach across machines."""
     try:
         with open("/proc/self/mountinfo") as file:
-            mounts = [line.split() for line in file]
+            found = network_mount(os.path.realpath(os.path.dirname(path)), file.readlines())
     except OSError:
         return
-    folder = os.path.realpath(os.path.dirname(path)) + "/"
-    best = ("", "")
-    for fields in mounts:
-        point = fields[4].replace("\\040", " ")
-        if folder.startswith(point.rstrip("/") + "/") and len(point) >= len(best[0]):
-            best = (point, fields[fields.index("-") + 1])
-    if best[1] in _NETWORK:
+    if found:
         raise StoreNotReady(
-            f"{path} is on a network file system ({best[1]} at {best[0]}), where SQLite's locks cannot be trusted: "
+            f"{path} is on a network file system ({found[0]} at {found[1]}), where SQLite's locks cannot be trusted: "
             "put it on a local disk, or use a server"
         )
+
+
+def network_mount(folder: str, mounts: list[str]) -> tuple[str, str] | None:
+    """Type and place of the file system that the folder is on, if that is a network's."""
+    best = ("", "")
+    for line in mounts:
+        fields = line.split()
+        point = fields[4].replace("\\040", " ")
+        if f"{folder}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(best[1]):
+            best = (fields[fields.index("-") + 1], point)
+    return best if best[0] in _NETWORK else None

@@ -95,8 +95,16 @@ class SqliteTasks:
         else:
             self.database.disconnect()
 
+    def new_loop(self) -> None:
+        for attempt in list(self._watched):
+            self.forget(attempt)
+        self._loop = None
+
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         return self.database.run(steps, limit)
+
+    def close_at_exit(self) -> None:
+        self.database.disconnect()
 
     def after_fork(self) -> None:
         for watched in self._watched.values():

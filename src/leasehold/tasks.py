@@ -1,0 +1,280 @@
+"""Carrying out the engine's effects with asyncio tasks: the caller's own, and the keeper's."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from . import engine, policy
+from .bells import ThreadBell
+from .core import Core
+from .lease import BaseLease
+from .log import ERROR, WARNING, log
+from .model import Event
+from .protocol import Ask, Store, TaskDriver
+from .spec import Spec
+
+T = TypeVar("T")
+L = TypeVar("L", bound=BaseLease)
+
+GRACE = 0.05
+"""How long a cancelled acquire waits until what it may have left is given back; the rest goes on alone."""
+BLOCKED = 0.05
+"""A loop that does not run a callback for so long, when a lease has just been lost, is called blocked."""
+
+
+class TaskBell:
+    """What a task sleeps on until somebody rings, from any thread."""
+
+    __slots__ = ("_loop", "_rung", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        self._rung = True
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            pass  # the loop is closed: nobody sleeps there
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, seconds: float | None) -> bool:
+        if not self._rung and (seconds is None or seconds > 0):
+            self._waiter = self._loop.create_future()
+            timer = None if seconds is None else self._loop.call_later(seconds, self._wake)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        rung, self._rung = self._rung, False
+        return rung
+
+
+class TaskCore(Core):
+    """The books of a ``Locks``, and what carries out effects with tasks."""
+
+    driver: TaskDriver
+
+    def __init__(
+        self,
+        store: Store,
+        driver: TaskDriver,
+        *,
+        namespace: str,
+        owner: str | None,
+        kinds: Mapping[str, object] | None,
+        defaults: Mapping[str, Any],
+    ) -> None:
+        super().__init__(
+            store,
+            driver,
+            namespace=namespace,
+            owner=owner,
+            kinds=kinds,
+            defaults=defaults,
+            cancel_on_loss=True,
+        )
+
+    def reset(self) -> None:
+        super().reset()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loop_thread = 0
+        self.bell: TaskBell | None = None
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def bind(self) -> asyncio.AbstractEventLoop:
+        """The running loop, which must be the one that the leases live in."""
+        loop = asyncio.get_running_loop()
+        if self.loop is not loop:
+            if self.loop is not None and not self.loop.is_closed():
+                raise RuntimeError("this Locks is in use in another event loop: connect once per loop")
+            if self.loop is not None:  # the keeper went with the loop; what is held goes on in the new one
+                self.driver.new_loop()
+                self.keeping = False
+                self.tasks.clear()
+            self.loop, self.loop_thread = loop, threading.get_ident()
+            self.bell = TaskBell(loop)
+        return loop
+
+    async def drive(self, effects: engine.Effects[T]) -> T:
+        """Carry out effects in this task."""
+        try:
+            effect = next(effects)
+            while True:
+                try:
+                    answer = await self._carry_out(effect)
+                except Exception as error:
+                    effect = effects.throw(error)
+                else:
+                    effect = effects.send(answer)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            effects.close()
+
+    def _carry_out(self, effect: engine.Run | engine.Wait | engine.Listen) -> Awaitable[Any]:
+        match effect:
+            case engine.Run(steps, limit):
+                return self.driver.run(steps, limit)
+            case engine.Wait(bell, seconds):
+                assert isinstance(bell, TaskBell)
+                return bell.wait(seconds)
+            case engine.Listen(attempt, busy):
+                return self.driver.listen(attempt, busy)
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that lives until it is done, whoever forgets it; ``close`` waits for it."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def call(self, steps: Any) -> Any:
+        self.check_open()
+        self.bind()
+        return await self.driver.run(steps, policy.CALL_LIMIT)
+
+    async def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None) -> L:
+        """A lease, made by ``make``. Whatever happens in here, nothing is left behind in the store."""
+        if timeout is not None:
+            policy.seconds(timeout, "timeout", zero=True)
+        self.check_open()
+        bell = TaskBell(self.bind())
+        ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
+        try:
+            self.asking[ask.attempt] = bell
+            taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell))
+            lease = make(self, spec, taken.claim, taken.sent)
+            self.add(lease)
+            return lease
+        except BaseException as error:
+            if engine.owes(ask, error):
+                await self._give_up(ask, error)
+            raise
+        finally:
+            self.asking.pop(ask.attempt, None)
+
+    async def _give_up(self, ask: Ask, error: BaseException) -> None:
+        """Give back what a failed acquire may have left; no longer than GRACE here, the rest in the background."""
+        if isinstance(error, GeneratorExit):  # the coroutine is being thrown away and may not await any more
+            self.settle(engine.owed(self, ask))
+            return
+        await asyncio.wait({self.spawn(self.drive(engine.abandon(self, ask, error)))}, timeout=GRACE)
+
+    # The keeper, the events, and what other threads have to say.
+
+    def wake_keeper(self) -> None:
+        if not self.keeping and threading.get_ident() == self.loop_thread and self.loop is not None:
+            self.keeping = self.loop.is_running()
+            if self.keeping and self.bell is not None:
+                self.spawn(self._keep(self.bell))
+        if self.bell is not None:
+            self.bell.ring()
+
+    async def _keep(self, bell: TaskBell) -> None:
+        await self.drive(engine.keep(self, bell))
+        if self.dropped:
+            await self.close()
+
+    def drop(self) -> None:
+        """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
+        self.dropped = True
+        if self.bell is not None:
+            self.bell.ring()
+
+    def in_loop(self, function: Callable[[], object]) -> None:
+        """Call the function in the loop; without one (closed, or never used) nobody is there to be told."""
+        if self.loop is not None:
+            try:
+                self.loop.call_soon_threadsafe(function)
+            except RuntimeError:
+                pass
+
+    def report(self, lost: list[BaseLease]) -> None:
+        """Tell what the timer ended; and if that was because the loop is blocked, for how long and where."""
+        overdue = self.now() - self.next_look
+        awake = threading.Event()
+        self.in_loop(awake.set)
+        if any(lease._spec.timing.renew for lease in lost) and not awake.wait(BLOCKED):
+            overdue = max(overdue, 0.0) + BLOCKED
+            frame = sys._current_frames().get(self.loop_thread)
+            where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}" if frame else "?"
+            log(
+                WARNING,
+                "the event loop has been blocked for %.2f s or more, now at %s; lost through it: %s",
+                overdue,
+                where,
+                ", ".join(repr(lease.name) for lease in lost),
+                event="blocked",
+                blocked_for=overdue,
+                where=where,
+            )
+        super().report(lost)
+
+    def pass_on(self, event: Event) -> None:
+        for listener in list(self.listeners):
+            self.in_loop(functools.partial(self.call_back, listener, event))
+
+    def call_back(self, callback: Callable[..., object], *args: object) -> None:
+        """Call a user's function in the loop; if it is async, in a task of its own."""
+
+        async def finish(awaitable: Awaitable[object]) -> None:
+            try:
+                await awaitable
+            except Exception as error:
+                log(ERROR, "a callback of leasehold failed: %r", callback, exc=error)
+
+        try:
+            result = callback(*args)
+        except Exception as error:
+            log(ERROR, "a callback of leasehold failed: %r", callback, exc=error)
+        else:
+            if asyncio.iscoroutine(result):
+                self.spawn(finish(result))
+
+    async def close(self, limit: float = policy.CALL_LIMIT) -> None:
+        loop = self.bind()
+        with self.mutex:
+            if self.closed is not None:
+                return
+            self.closed = "this Locks is closed"
+        await self.drive(engine.close(self, limit, TaskBell(loop)))
+        if self.bell is not None:
+            self.bell.ring()
+        pending = self.tasks - {asyncio.current_task()}
+        if pending:
+            await asyncio.wait(pending, timeout=limit)
+        await self.driver.close()
+
+    def at_exit(self, limit: float) -> None:
+        """There is no loop any more: give back what is held without one."""
+        ends = self.now() + limit
+        effects = engine.close(self, limit, ThreadBell())
+        self.closed = "the interpreter exits"
+        self.asking.clear()
+        try:
+            effect = next(effects)
+            while self.now() < ends:
+                assert isinstance(effect, engine.Run)
+                try:
+                    answer = self.driver.run_at_exit(effect.steps, effect.limit)
+                except Exception as error:
+                    effect = effects.throw(error)
+                else:
+                    effect = effects.send(answer)
+        except StopIteration:
+            pass
+        self.driver.close_at_exit()

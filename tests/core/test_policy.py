@@ -1,0 +1,121 @@
+"""Timing: pure numbers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from leasehold import Preset, connect
+from leasehold.policy import PRESETS, make_timing, pauses, preset
+
+
+def test_defaults_of_the_contract() -> None:
+    timing = make_timing(ttl=30)
+    assert timing.renew_every == pytest.approx(10)
+    assert timing.margin == pytest.approx(0.35)  # 1 % of ttl + 50 ms
+    assert timing.max_renew_failures == 3
+
+
+def test_drift_shortens_by_twice_itself() -> None:  # B5
+    assert make_timing(ttl=10, drift=2).margin == 4
+    with pytest.raises(ValueError, match=r"2·drift = 10 s"):
+        make_timing(ttl=10, drift=5)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ttl": 0}, "ttl"),
+        ({"ttl": -1}, "ttl"),
+        ({"ttl": math.nan}, "ttl"),
+        ({"ttl": math.inf}, "ttl"),
+        ({"ttl": 0.05}, "margin"),
+        ({"ttl": 1e12}, "ttl"),
+        ({"ttl": 10, "renew_every": 10}, "renew_every"),
+        ({"ttl": 10, "renew_every": 9.9}, "renew_every"),
+        ({"ttl": 10, "renew_every": 0}, "renew_every"),
+        ({"ttl": 10, "max_renew_failures": 0}, "max_renew_failures"),
+        ({"ttl": 10, "max_hold": 1, "min_hold": 2}, "min_hold"),
+        ({"ttl": 10, "renew": False, "beat_every": 1}, "renew=False"),
+        ({"ttl": 10, "beat_every": -1}, "beat_every"),
+    ],
+)
+def test_impossible_timing_is_refused(options: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make_timing(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ttl", ["30", "text", None, True, [1], b"1"])
+def test_a_ttl_is_a_number(ttl: object) -> None:
+    with pytest.raises(TypeError, match="ttl must be a number of seconds"):
+        make_timing(ttl=ttl)  # type: ignore[arg-type]
+
+
+class Fixed(random.Random):
+    """Jitter of a fixed factor."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def uniform(self, a: float, b: float) -> float:
+        assert (a, b) == (0.8, 1.2)
+        return self.factor
+
+
+@pytest.mark.parametrize("factor", [0.8, 1.0, 1.2])
+def test_adaptive_backoff_is_the_formula(factor: float) -> None:  # E3
+    got = list(itertools.islice(pauses((0.01, 0.8), "adaptive", Fixed(factor)), 20))
+    want = [min(0.8, max(0.01, 0.01 * 1.5**n * factor)) for n in range(20)]
+    assert got[:10] == pytest.approx(want[:10])
+    assert got[-1] == 0.8
+    assert min(got) >= 0.01
+
+
+def test_adaptive_backoff_stays_finite() -> None:
+    sleeps = pauses((0.01, 0.8), "adaptive")
+    assert all(0.01 <= next(sleeps) <= 0.8 for _ in range(5000))
+
+
+def test_random_backoff_is_uniform_between_the_bounds() -> None:  # E3
+    got = list(itertools.islice(pauses((0.1, 0.2), "random", random.Random(1)), 2000))
+    assert 0.1 <= min(got) < 0.101
+    assert 0.199 < max(got) <= 0.2
+
+
+def test_presets() -> None:  # D4
+    locks = connect("memory://")
+    for kind, ttl in (("workflow", 300), ("node", 120), ("resource", 30)):
+        timing = locks.lock("x", kind=kind)._spec.timing
+        assert timing.ttl == ttl
+        assert timing.renew_every == pytest.approx(0.6 * ttl)
+    assert PRESETS["workflow"].failure == 90
+    assert locks.lock("x", kind="workflow", ttl=10)._spec.timing.renew_every == pytest.approx(6)
+    assert locks.lock("x", kind="anything else")._spec.timing.ttl == 30
+
+
+def test_presets_can_be_redefined_and_are_checked() -> None:  # D4
+    locks = connect("memory://", ttl=7, kinds={"node": {"ttl": 60, "heartbeat": 5}, "mine": Preset(9, 3, 1)})
+    assert locks.lock("x", kind="node")._spec.timing[:3] == pytest.approx((60, 0.65, 36))
+    assert locks.lock("x", kind="mine")._spec.timing.renew_every == pytest.approx(3)
+    assert locks.lock("x")._spec.timing.ttl == 7
+    for wrong in ({"ttl": 10, "renew_every": 10}, {"ttl": 10, "heartbeat": 8}, {"renew_every": 1}, {"ttl": 1, "x": 1}):
+        with pytest.raises(ValueError, match=r"kinds\['mine'\]"):
+            preset("mine", wrong)
+    with pytest.raises(TypeError):
+        preset("mine", 5)
+
+
+def test_connect_gives_defaults_that_a_lock_overrides() -> None:
+    locks = connect("memory://", ttl=12, renew_every=5, timeout=3)
+    spec = locks.lock("x")._spec
+    assert (spec.timing.ttl, spec.timing.renew_every, spec.timeout) == (12, 5, 3)
+    assert locks.lock("x", ttl=3)._spec.timing.renew_every == pytest.approx(1)  # 5 was meant for the other ttl
+    assert locks.lock("x", timeout=0)._spec.timeout == 0
+    with pytest.raises(ValueError, match="renew_every"):
+        connect("memory://", ttl=1, renew_every=2)
+    with pytest.raises(TypeError, match="no option 'tll'"):
+        connect("memory://", tll=1)

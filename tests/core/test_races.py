@@ -1,0 +1,143 @@
+"""Threads that come and go at the worst moments. The switch interval is made tiny so that such moments come up."""
+
+from __future__ import annotations
+
+import gc
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import leasehold
+
+
+@pytest.fixture(autouse=True)
+def restless() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def together(count: int, work: object, *args: object) -> None:
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work(*args)  # type: ignore[operator]
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def test_no_two_at_once_and_tokens_in_order() -> None:
+    inside = {"a": 0, "b": 0}
+    tokens: dict[str, list[int]] = {"a": [], "b": []}
+
+    with leasehold.connect("memory://races-exclusion") as locks:
+
+        def work() -> None:
+            shared = {name: locks.lock(name) for name in inside}
+            for _ in range(60):
+                name = random.choice("ab")
+                with shared[name] as lease:
+                    inside[name] += 1
+                    assert inside[name] == 1
+                    tokens[name].append(lease.token)
+                    inside[name] -= 1
+
+        together(8, work)
+        assert list(locks.leases()) == []
+    for each in tokens.values():
+        assert each == sorted(set(each))
+
+
+def test_every_lease_is_renewed_whenever_it_was_added() -> None:
+    """A lease added while the keeper works out when to look next must not be forgotten."""
+    with leasehold.connect("memory://races-keeper", ttl=0.4) as locks:
+
+        def work() -> None:
+            for turn in range(4):
+                for _ in range(random.randrange(20)):  # come and go, to keep the keeper's books moving
+                    locks.lock(f"{threading.get_ident()} {turn}").acquire().release()
+                with locks.lock(f"{threading.get_ident()} held") as lease:
+                    time.sleep(random.uniform(0.5, 0.9))
+                    lease.check()
+
+        together(12, work)
+        assert locks.metrics().renewals >= 12
+
+
+def test_every_deadline_is_announced() -> None:
+    """A lease added while the timer looks for the next deadline must not be forgotten."""
+    with leasehold.connect("memory://races-timer") as locks:
+
+        def work() -> None:
+            for turn in range(6):
+                ttl = random.uniform(0.1, 0.3)
+                lease = locks.lock(f"{threading.get_ident()} {turn}", ttl=ttl, renew=False).acquire()
+                assert lease.lost.wait(5)
+                assert lease.lost_reason is not None
+
+        together(12, work)
+
+
+def test_releases_losses_and_drops_at_once() -> None:
+    """Each lease ends exactly once, however many ends meet."""
+    ends: list[str] = []
+    with leasehold.connect("memory://races-ends") as locks:
+        locks.on_event(lambda event: ends.append(event.type) if event.type in ("lost", "released") else None)
+
+        def work() -> None:
+            for turn in range(20):
+                name = f"{threading.get_ident()} {turn}"
+                lease = locks.lock(name, ttl=0.1, renew=False, on_lost=lambda lease: None).acquire()
+                helper = threading.Thread(target=lease.release)
+                time.sleep(0.045)  # the deadline is at 49 ms
+                helper.start()
+                lease.release()
+                helper.join()
+
+        together(6, work)
+        deadline = time.monotonic() + 5
+        while len(ends) < 120 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        lost, released = ends.count("lost"), ends.count("released")
+        assert lost <= 120
+        assert released <= 120
+        assert lost + released >= 120
+
+
+def test_a_dropped_lease_is_given_back_by_any_garbage_collection() -> None:
+    class Knot:
+        """A cycle: only the collector can free it, in whatever thread it happens to run."""
+
+        def __init__(self, lease: leasehold.Lease) -> None:
+            self.lease = lease
+            self.me = self
+
+    with leasehold.connect("memory://races-garbage", ttl=30) as locks:
+
+        def work() -> None:
+            for turn in range(15):
+                Knot(locks.lock(f"{threading.get_ident()} {turn}").acquire())
+                if turn % 5 == 0:
+                    gc.collect()
+
+        together(8, work)
+        gc.collect()
+        deadline = time.monotonic() + 5
+        while list(locks.leases()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert list(locks.leases()) == []
