@@ -19,8 +19,11 @@ ENVIRONMENT = "LEASEHOLD_URL"
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite", None),
+    "postgresql": ("postgresql", "postgresql"),
+    "mysql": ("mysql", "mysql"),
+    "mariadb": ("mysql", "mysql"),
 }
-_LATER = ("redis", "rediss", "valkey", "redlock", "mongodb", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
+_LATER = ("redis", "rediss", "valkey", "redlock", "mongodb", "etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),

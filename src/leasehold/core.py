@@ -156,10 +156,19 @@ class Core:
             self.tell("lost", lease.name, lease.token, lease.lost_reason)
 
     def rung(self, attempt: str) -> None:
-        """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread."""
-        bell = self.asking.get(attempt)
-        if bell is not None:
-            bell.ring()
+        """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread.
+
+        An empty one calls them all: rings may have been missed, or do not say whom they mean."""
+        if not attempt:
+            for bell in list(self.asking.values()):
+                bell.ring()
+            if held := [lease._claim.attempt for lease in self.held() if lease._due != float("inf")]:
+                self.urgent.update(held)
+                self.look_now()
+            return
+        waiting = self.asking.get(attempt)
+        if waiting is not None:
+            waiting.ring()
         elif attempt in self.leases:
             self.urgent.add(attempt)
             self.look_now()

@@ -137,7 +137,8 @@ class Driver(Protocol):
     """What threads and asyncio drivers have in common: nothing here does I/O."""
 
     on_ring: Callable[[str], None]
-    """Set by the engine: to be called, from any thread, with an attempt that the store calls. Never blocks."""
+    """Set by the engine: to be called, from any thread, with an attempt that the store calls, or with "" when rings
+    may have been missed. Never blocks."""
 
     def forget(self, attempt: str) -> None:
         """The attempt no longer waits."""

@@ -94,7 +94,7 @@ FROM {_NOW}, unnest(CAST(%(names)s AS text[]), CAST(%(attempts)s AS text[]), CAS
     CAST(%(ttls)s AS bigint[])) AS b(name, attempt, token, ttl)
 WHERE l.namespace = %(namespace)s AND l.name = b.name AND l.attempt = b.attempt AND l.token = b.token
     AND l.state = 2 AND l.expires > c.now AND l.format = {FORMAT}
-RETURNING l.attempt"""
+RETURNING l.name, l.attempt, l.token"""
 
 _PAGE = f"""SELECT l.name, c.now, {SELECTED} FROM {_NOW}, {{table}} AS l
 WHERE l.namespace = %(namespace)s AND l.name > %(after)s AND l.name >= %(prefix)s
@@ -190,8 +190,8 @@ class PostgreSQL(Dialect):
         }
         return Statement(self.EXTEND, values)
 
-    def extended(self, batch: Sequence[Renewal], result: Result) -> Collection[str]:
-        return {attempt for (attempt,) in result.rows}
+    def extended(self, batch: Sequence[Renewal], result: Result) -> Collection[Sequence[Any]]:
+        return {tuple(row) for row in result.rows}
 
     def page(self, namespace: str, prefix: str, after: str, most: int) -> Statement:
         values = {"namespace": namespace, "prefix": prefix, "length": len(prefix), "after": after, "most": most}

@@ -42,7 +42,7 @@ class Free(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """Renew what is held without further ado. Answered with the attempts for which that was done."""
+    """Renew what is held without further ado. Answered with (name, attempt, token) of those for which that was done."""
 
     batch: Sequence[Renewal]
 
@@ -95,15 +95,15 @@ class SqlStore(EntryStore):
             if plain and (token := (yield Take(ask.name, ask))):
                 return Grant(token)
         elif clock.now() - standing.refreshed > WAITER_TTL / 2:
-            reply = yield from self._keep_place(ask, standing)
-            if reply is not None:
-                return reply
+            kept = yield from self._keep_place(ask, standing)
+            if kept is not None:
+                return kept
         for tries in count():
             row: Row = yield Read(ask.name)
             entry = Entry.load(ask.name, row.token, row.state)
             mine = next((waiter for waiter in entry.queue if waiter.attempt == ask.attempt), None)
             expires = mine.expires if mine is not None else 0
-            reply = entry.acquire(ask, row.session, row.now, row.wall)
+            reply: Reply = entry.acquire(ask, row.session, row.now, row.wall)
             if mine in entry.queue and mine is not None and expires - row.now > _WAITER_TTL / 2:
                 mine.expires = expires  # still fresh: that alone is not worth a write
             version = yield from self._store(row, entry)
@@ -112,7 +112,9 @@ class SqlStore(EntryStore):
                 continue
             if isinstance(reply, Busy) and reply.place is not None:
                 now = clock.now()
-                fresh = standing.refreshed if standing is not None and mine is not None and mine.expires == expires else now
+                fresh = (
+                    standing.refreshed if standing is not None and mine is not None and mine.expires == expires else now
+                )
                 self._standing[ask.attempt] = Standing(row._replace(version=version), entry, reply, now, fresh)
             else:
                 self._standing.pop(ask.attempt, None)
@@ -143,7 +145,7 @@ class SqlStore(EntryStore):
         done = yield Extend(batch)
         outcomes = []
         for each in batch:
-            if each.attempt in done:
+            if each[:3] in done:
                 outcomes.append(RENEWED)
                 continue
 

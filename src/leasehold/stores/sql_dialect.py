@@ -22,7 +22,7 @@ class Result(NamedTuple):
     """What a statement gave: its rows, how many it touched, and LAST_INSERT_ID where there is such a thing."""
 
     rows: Sequence[Sequence[Any]]
-    count: int
+    touched: int
     last_id: int = 0
 
 
@@ -123,20 +123,20 @@ class Dialect:
             case Take():
                 return self.taken(result)
             case Free():
-                return result.count > 0
+                return result.touched > 0
             case Read(name):
                 now, *found = result.rows[0]
                 return self.row(name, now, found, session)
             case Exchange(_, version):
                 if not version:
                     return self.inserted(result)
-                return version + 1 if result.count > 0 else 0
+                return version + 1 if result.touched > 0 else 0
             case Extend(batch):
                 return self.extended(batch, result)
             case Page():
                 return [self.row(self.text(name), now, found, session) for name, now, *found in result.rows]
             case Purge():
-                return result.count
+                return result.touched
             case Leftovers():
                 return [self.text(name) for (name,) in result.rows]
         raise TypeError(request)
@@ -182,11 +182,20 @@ class Dialect:
     def extend(self, namespace: str, batch: Sequence[Any]) -> Statement:
         raise NotImplementedError
 
-    def extended(self, batch: Sequence[Any], result: Result) -> Collection[str]:
+    def extended(self, batch: Sequence[Any], result: Result) -> Collection[Sequence[Any]]:
         raise NotImplementedError
 
     def page(self, namespace: str, prefix: str, after: str, most: int) -> Statement:
         raise NotImplementedError
+
+    # Ringing other sessions, where an exchange has not done it already.
+
+    def knock(self, session: str) -> Statement | None:
+        """The first statement that rings a session; :meth:`knocked` says which is next."""
+        return None
+
+    def knocked(self, result: Result | None) -> Statement | None:
+        return None
 
     # Errors.
 

@@ -17,8 +17,10 @@ FORMAT = 1
 FREE = 0
 DAY = 86_400_000_000
 
-COLUMNS = ("format", "version", "token", "attempt", "session", "owner", "kind", "data", "state")
-COLUMNS += ("acquired", "expires", "more")
+COLUMNS = (
+    *("format", "version", "token", "attempt", "session", "owner", "kind", "data", "state"),
+    *("acquired", "expires", "more"),
+)
 """What is read of a row, in this order."""
 
 
