@@ -23,6 +23,10 @@ _STORES: Mapping[str, tuple[str, str | None]] = {
     "mysql": ("mysql", "mysql"),
     "mariadb": ("mysql", "mysql"),
 }
+# Package of a user's own client: module of leasehold.stores. Such a module also has open_client(client, namespace).
+_CLIENTS: Mapping[str, str] = {
+    "sqlalchemy": "sql_engine",
+}
 _LATER = ("redis", "rediss", "valkey", "redlock", "mongodb", "etcd", "zookeeper")
 
 _TIMING = (
@@ -69,6 +73,10 @@ def find(url: object, namespace: str) -> Opened:
 
             url = default_url()
     if not isinstance(url, str):
+        for base in type(url).__mro__:
+            if (package := base.__module__.partition(".")[0]) in _CLIENTS:
+                opened: Opened = import_module(f"leasehold.stores.{_CLIENTS[package]}").open_client(url, namespace)
+                return opened
         raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
@@ -80,7 +88,7 @@ def find(url: object, namespace: str) -> Opened:
         raise ValueError(f"unknown scheme {scheme!r} in the store's URL; known are {', '.join(_STORES)}")
     module, extra = _STORES[scheme]
     try:
-        opened: Opened = import_module(f"leasehold.stores.{module}").open_url(url, namespace)
+        opened = import_module(f"leasehold.stores.{module}").open_url(url, namespace)
     except ModuleNotFoundError as error:
         if extra is None:
             raise

@@ -18,7 +18,7 @@ from typing import Any
 from .. import clock
 from ..entry import GRANTED
 from ..protocol import Busy
-from .mysql_sql import bell
+from .mysql_sql import bell, hexed
 from .sql_dialect import Result, Statement
 from .sql_session import Broken, Refused, Session
 from .sql_threads import carry_out
@@ -82,10 +82,10 @@ class Standing:
         return ours or [""]
 
     def _where(self, names: dict[str, str]) -> tuple[dict[str, Any], str]:
-        values: dict[str, Any] = {f"n{at}": name.encode() for at, name in enumerate(sorted(set(names.values())))}
-        places = ", ".join(f"%({key})s" for key in values)
-        values["namespace"] = self._session.namespace.encode()
-        return values, f"namespace = %(namespace)s AND name IN ({places})"
+        values: dict[str, Any] = {f"n{at}": hexed(name) for at, name in enumerate(sorted(set(names.values())))}
+        places = ", ".join(f"UNHEX(%({key})s)" for key in values)
+        values["namespace"] = hexed(self._session.namespace)
+        return values, f"namespace = UNHEX(%(namespace)s) AND name IN ({places})"
 
 
 class Listener:

@@ -1,7 +1,8 @@
 """The statements of MySQL and MariaDB, which are the same: no RETURNING, which only MariaDB has.
 
 A token comes back through LAST_INSERT_ID(expression), which the server sends along with every answer. Assignments are
-made from left to right and see each other, so what the conditions look at is assigned last.
+made from left to right and see each other, so what the conditions look at is assigned last. Names are sent in hex:
+bytes that no connection's character set, and no driver's way of quoting bytes, can change.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _INTO = """INSERT INTO {table}
      acquired, expires, expires_day, more, created, updated)"""
 
 _TAKE = f"""{_INTO}
-VALUES (%(namespace)s, %(name)s, {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), %(attempt)s, %(session)s, %(owner)s,
-    %(kind)s, %(data)s, 2, {_NOW}, {_NOW} + %(ttl)s, ({_NOW} + %(ttl)s) DIV {DAY}, NULL, {_NOW}, {_NOW})
+VALUES (UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), %(attempt)s, %(session)s,
+    %(owner)s, %(kind)s, %(data)s, 2, {_NOW}, {_NOW} + %(ttl)s, ({_NOW} + %(ttl)s) DIV {DAY}, NULL, {_NOW}, {_NOW})
 ON DUPLICATE KEY UPDATE
     token = IF({_FREE_NOW}, LAST_INSERT_ID(GREATEST(token + 1, {_NOW})), token + LAST_INSERT_ID(0)),
     version = IF({_FREE_NOW}, version + 1, version),
@@ -64,15 +65,15 @@ ON DUPLICATE KEY UPDATE
 _FREE = f"""UPDATE {{table}} SET
     version = version + 1, state = 0, attempt = '', session = '', data = NULL,
     expires = {_NOW}, expires_day = {_NOW} DIV {DAY}, updated = {_NOW}
-WHERE namespace = %(namespace)s AND name = %(name)s AND attempt = %(attempt)s AND token = %(token)s
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND token = %(token)s
     AND state = 2 AND more IS NULL AND expires > {_NOW}"""
 
 _READ = f"""SELECT {_NOW}, {SELECTED} FROM (SELECT 1) AS c
-LEFT JOIN {{table}} AS l ON l.namespace = %(namespace)s AND l.name = %(name)s"""
+LEFT JOIN {{table}} AS l ON l.namespace = UNHEX(%(namespace)s) AND l.name = UNHEX(%(name)s)"""
 
 _INSERT = f"""{_INTO}
-VALUES (%(namespace)s, %(name)s, {FORMAT}, LAST_INSERT_ID({_NOW}), %(token)s, %(attempt)s, %(session)s, %(owner)s,
-    %(kind)s, %(data)s, %(state)s, %(acquired)s, COALESCE(%(expires)s, {_NOW}),
+VALUES (UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, LAST_INSERT_ID({_NOW}), %(token)s, %(attempt)s, %(session)s,
+    %(owner)s, %(kind)s, %(data)s, %(state)s, %(acquired)s, COALESCE(%(expires)s, {_NOW}),
     COALESCE(%(expires)s, {_NOW}) DIV {DAY}, %(more)s, {_NOW}, {_NOW})
 ON DUPLICATE KEY UPDATE version = version + LAST_INSERT_ID(0)"""
 
@@ -81,23 +82,47 @@ _UPDATE = f"""UPDATE {{table}} SET
     owner = %(owner)s, kind = %(kind)s, data = %(data)s, state = %(state)s, acquired = %(acquired)s,
     expires = COALESCE(%(expires)s, {_NOW}), expires_day = COALESCE(%(expires)s, {_NOW}) DIV {DAY},
     more = %(more)s, updated = {_NOW}
-WHERE namespace = %(namespace)s AND name = %(name)s AND version = %(version)s"""
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s"""
 
 _EXTEND = f"""UPDATE {{table}} SET
     version = version + 1, expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END),
     expires_day = expires DIV {DAY}, updated = {_NOW}
-WHERE namespace = %(namespace)s AND name IN ({{names}}) AND ({{which}})
+WHERE namespace = UNHEX(%(namespace)s) AND name IN ({{names}}) AND ({{which}})
     AND state = 2 AND expires > {_NOW} AND format = {FORMAT}"""
 
 _PAGE = f"""SELECT l.name, {_NOW}, {SELECTED} FROM {{table}} AS l
-WHERE l.namespace = %(namespace)s AND l.name > %(after)s AND l.name >= %(prefix)s
-    AND LEFT(l.name, %(length)s) = %(prefix)s AND (l.state <> 0 OR l.more IS NOT NULL)
+WHERE l.namespace = UNHEX(%(namespace)s) AND l.name > UNHEX(%(after)s) AND l.name >= UNHEX(%(prefix)s)
+    AND LEFT(l.name, %(length)s) = UNHEX(%(prefix)s) AND (l.state <> 0 OR l.more IS NOT NULL)
 ORDER BY l.name LIMIT {{most}}"""
+
+# What MySQL writes FOR SHARE today, in the words that MariaDB knows too.
+_CHECK_HELD = f"""SELECT token FROM {{table}}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND token = %(token)s
+    AND state IN (1, 2) AND expires > {_NOW} AND format = {FORMAT}
+LOCK IN SHARE MODE"""
+
+_CAN_HOLD = f"more IS NULL AND format = {FORMAT} AND (state = 0 OR expires <= {_NOW})"
+_HOLD = f"""{_INTO}
+VALUES (UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), '', '', %(owner)s, %(kind)s,
+    NULL, 0, {_NOW}, {_NOW}, {_NOW} DIV {DAY}, NULL, {_NOW}, {_NOW})
+ON DUPLICATE KEY UPDATE
+    token = IF({_CAN_HOLD}, LAST_INSERT_ID(GREATEST(token + 1, {_NOW})), token + LAST_INSERT_ID(0)),
+    version = IF({_CAN_HOLD}, version + 1, version),
+    attempt = IF({_CAN_HOLD}, '', attempt),
+    session = IF({_CAN_HOLD}, '', session),
+    owner = IF({_CAN_HOLD}, %(owner)s, owner),
+    kind = IF({_CAN_HOLD}, %(kind)s, kind),
+    data = IF({_CAN_HOLD}, NULL, data),
+    acquired = IF({_CAN_HOLD}, {_NOW}, acquired),
+    expires_day = IF({_CAN_HOLD}, {_NOW} DIV {DAY}, expires_day),
+    updated = IF({_CAN_HOLD}, {_NOW}, updated),
+    state = IF({_CAN_HOLD}, 0, state),
+    expires = IF(more IS NULL AND format = {FORMAT} AND state = 0, {_NOW}, expires)"""
 
 _DEAD = f"expires_day < {_NOW} DIV {DAY} - 1"
 _PURGE = f"DELETE FROM {{table}} WHERE {_DEAD} AND more IS NULL ORDER BY expires_day LIMIT 1000"
 _LEFTOVERS = f"""SELECT name FROM {{table}} WHERE {_DEAD} AND more IS NOT NULL
-    AND namespace = %(namespace)s AND name > %(name)s LIMIT 100"""
+    AND namespace = UNHEX(%(namespace)s) AND name > UNHEX(%(name)s) LIMIT 100"""
 
 _CHECK = """SELECT VERSION(), @@global.read_only,
     (SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = %(table)s),
@@ -126,6 +151,7 @@ class MySQL(Dialect):
 
         self.TAKE, self.FREE, self.READ, self.INSERT = of(_TAKE), of(_FREE), of(_READ), of(_INSERT)
         self.UPDATE, self.EXTEND = of(_UPDATE), of(_EXTEND)
+        self.CHECK_HELD, self.HOLD = of(_CHECK_HELD), of(_HOLD)
         self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
 
     def schema(self) -> Sequence[str]:
@@ -151,7 +177,7 @@ class MySQL(Dialect):
         return True
 
     def key(self, namespace: str, name: str) -> dict[str, Any]:
-        return {"namespace": namespace.encode(), "name": name.encode()}
+        return {"namespace": hexed(namespace), "name": hexed(name)}
 
     def text(self, name: Any) -> str:
         return bytes(name).decode()
@@ -162,6 +188,9 @@ class MySQL(Dialect):
     def taken(self, result: Result) -> int:
         return result.last_id
 
+    def hold(self, values: dict[str, Any]) -> Statement:
+        return Statement(self.HOLD, values)
+
     def inserted(self, result: Result) -> int:
         return result.last_id
 
@@ -169,13 +198,13 @@ class MySQL(Dialect):
         return Statement(self.UPDATE, values)
 
     def extend(self, namespace: str, batch: Sequence[Renewal]) -> Statement:
-        values: dict[str, Any] = {"namespace": namespace.encode()}
+        values: dict[str, Any] = {"namespace": hexed(namespace)}
         names, terms, which = [], [], []
         for at, each in enumerate(batch):
-            values |= {f"n{at}": each.name.encode(), f"a{at}": each.attempt, f"t{at}": each.token, f"d{at}": each.ttl}
-            names.append(f"%(n{at})s")
+            values |= {f"n{at}": hexed(each.name), f"a{at}": each.attempt, f"t{at}": each.token, f"d{at}": each.ttl}
+            names.append(f"UNHEX(%(n{at})s)")
             terms.append(f"WHEN %(a{at})s THEN %(d{at})s")
-            which.append(f"name = %(n{at})s AND attempt = %(a{at})s AND token = %(t{at})s")
+            which.append(f"name = UNHEX(%(n{at})s) AND attempt = %(a{at})s AND token = %(t{at})s")
         sql = self.EXTEND.replace("{names}", ", ".join(names)).replace("{terms}", " ".join(terms))
         return Statement(sql.replace("{which}", " OR ".join(which)), values)
 
@@ -184,8 +213,8 @@ class MySQL(Dialect):
         return {each[:3] for each in batch} if result.touched == len(batch) else ()
 
     def page(self, namespace: str, prefix: str, after: str, most: int) -> Statement:
-        start = prefix.encode()
-        values = {"namespace": namespace.encode(), "prefix": start, "length": len(start), "after": after.encode()}
+        values: dict[str, Any] = {"namespace": hexed(namespace), "prefix": hexed(prefix), "after": hexed(after)}
+        values["length"] = len(prefix.encode())
         return Statement(self.PAGE.replace("{most}", str(int(most))), values)
 
     # Rings: see :mod:`.mysql_bell`.
@@ -202,6 +231,10 @@ class MySQL(Dialect):
 def bell(session: str) -> str:
     """The name of the lock by which the connection that a session listens on is found."""
     return f"leasehold_{session}"
+
+
+def hexed(text: str) -> str:
+    return text.encode().hex()
 
 
 def _words(value: Any) -> str:

@@ -101,6 +101,24 @@ WHERE l.namespace = %(namespace)s AND l.name > %(after)s AND l.name >= %(prefix)
     AND left(l.name, CAST(%(length)s AS integer)) = %(prefix)s AND (l.state <> 0 OR l.more IS NOT NULL)
 ORDER BY l.name LIMIT CAST(%(most)s AS integer)"""
 
+_CHECK_HELD = f"""SELECT token FROM {{table}}, {_NOW}
+WHERE namespace = %(namespace)s AND name = %(name)s AND attempt = %(attempt)s AND token = CAST(%(token)s AS bigint)
+    AND state IN (1, 2) AND expires > c.now AND format = {FORMAT}
+FOR SHARE OF {{table}}"""
+
+_HOLD = f"""INSERT INTO {{table}} AS l
+    (namespace, name, format, version, token, attempt, session, owner, kind, state,
+     acquired, expires, expires_day, created, updated)
+SELECT CAST(%(namespace)s AS text), CAST(%(name)s AS text), {FORMAT}, now, now, '', '', CAST(%(owner)s AS text),
+    CAST(%(kind)s AS text), 0, now, now, now / {DAY}, now, now
+FROM {_NOW}
+ON CONFLICT (namespace, name) DO UPDATE SET
+    version = l.version + 1, token = greatest(l.token + 1, excluded.token), attempt = '', session = '',
+    owner = excluded.owner, kind = excluded.kind, data = NULL, state = 0, acquired = excluded.acquired,
+    expires = excluded.expires, expires_day = excluded.expires_day, updated = excluded.updated
+WHERE l.more IS NULL AND l.format = {FORMAT} AND (l.state = 0 OR l.expires <= excluded.acquired)
+RETURNING token"""
+
 _DEAD = f"expires_day < (SELECT now / {DAY} FROM {_NOW}) - 1"
 _PURGE = f"""DELETE FROM {{table}} WHERE (namespace, name) IN (
     SELECT namespace, name FROM {{table}} WHERE {_DEAD} AND more IS NULL
@@ -135,6 +153,7 @@ class PostgreSQL(Dialect):
 
         self.TAKE, self.FREE, self.READ, self.INSERT = of(_TAKE), of(_FREE), of(_READ), of(_INSERT)
         self.UPDATE, self.RING, self.EXTEND = of(_UPDATE), of(_UPDATE_AND_RING), of(_EXTEND)
+        self.CHECK_HELD, self.HOLD = of(_CHECK_HELD), of(_HOLD)
         self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
 
     def schema(self) -> Sequence[str]:
@@ -170,6 +189,9 @@ class PostgreSQL(Dialect):
 
     def taken(self, result: Result) -> int:
         return int(result.rows[0][0]) if result.rows else 0
+
+    def hold(self, values: dict[str, Any]) -> Statement:
+        return Statement(self.HOLD, values)
 
     def inserted(self, result: Result) -> int:
         return int(result.rows[0][0]) if result.rows else 0

@@ -188,6 +188,15 @@ class Dialect:
     def page(self, namespace: str, prefix: str, after: str, most: int) -> Statement:
         raise NotImplementedError
 
+    # In the caller's own transaction.
+
+    CHECK_HELD: str
+    """Locks the row of a lease against everybody until the transaction ends; a row if it is still that lease."""
+
+    def hold(self, values: dict[str, Any]) -> Statement:
+        """Take a free name for as long as the transaction lasts: its row is locked, and free again when that ends."""
+        raise NotImplementedError
+
     # Ringing other sessions, where an exchange has not done it already.
 
     def knock(self, session: str) -> Statement | None:

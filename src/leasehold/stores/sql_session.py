@@ -69,9 +69,10 @@ class Session:
     def check(self) -> Work[None]:
         """What a new connection has to say about its server and the table; makes the table if need be."""
         if not self.dialect.checked((yield from self._send(self.dialect.check()))):
-            yield from self._create()
+            yield from self.create()
 
-    def _create(self) -> Work[None]:
+    def create(self) -> Work[None]:
+        """Make the table and its index, where they are not there yet."""
         for sql in self.dialect.schema():
             try:
                 yield Statement(sql, {})
@@ -108,7 +109,7 @@ class Session:
                     if tries > 1:
                         yield Pause(random.random() * min(0.05, 0.001 * 2**tries))
                 elif code in self.dialect.MISSING and tries == 1:
-                    yield from self._create()
+                    yield from self.create()
                 else:
                     raise self.dialect.error(code, str(refused)) from (refused.__cause__ or refused)
 

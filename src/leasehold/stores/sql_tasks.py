@@ -122,8 +122,8 @@ class SqlTasks:
         listener: Callable[[Session], AsyncListener | None],
         threads: Callable[[], SqlThreads],
     ) -> None:
-        self._session = session
-        self._source = source
+        self.session = session
+        self.source = source
         self._make_listener = listener
         self._threads = threads
         self._reset()
@@ -140,11 +140,11 @@ class SqlTasks:
 
     @property
     def on_ring(self) -> Callable[[str], None]:
-        return self._session.on_ring
+        return self.session.on_ring
 
     @on_ring.setter
     def on_ring(self, callback: Callable[[str], None]) -> None:
-        self._session.on_ring = callback
+        self.session.on_ring = callback
 
     async def run(self, steps: Steps[T], limit: float) -> T:
         names: set[str] = set()
@@ -186,15 +186,15 @@ class SqlTasks:
             if name in self._left:
                 await asyncio.wait(set(self._left[name]), timeout=limit)
         try:
-            connection, new = await self._source.take(max(0.1, ends - clock.now()))
+            connection, new = await self.source.take(max(0.1, ends - clock.now()))
         except Broken as error:
             steps.close()
             raise broken(error) from (error.__cause__ or error)
         good = False
         try:
             if new:
-                await carry_out(self._session.check(), connection, ends)
-            result = await carry_out(self._session.statements(_resumed(request, steps)), connection, ends)
+                await carry_out(self.session.check(), connection, ends)
+            result = await carry_out(self.session.statements(_resumed(request, steps)), connection, ends)
             good = True
             return result
         except Broken as error:
@@ -204,7 +204,7 @@ class SqlTasks:
             raise
         finally:
             steps.close()
-            await self._source.give(connection, good)
+            await self.source.give(connection, good)
 
     # Listening.
 
@@ -212,7 +212,7 @@ class SqlTasks:
         if self._closed:
             return False
         if self._listening is None:
-            self._listener = self._make_listener(self._session)
+            self._listener = self._make_listener(self.session)
             if self._listener is None:
                 return False
             self._settled = asyncio.Event()
@@ -255,10 +255,10 @@ class SqlTasks:
             await asyncio.wait([listening], timeout=2.0)
         if self._under_way:
             await asyncio.wait(set(self._under_way), timeout=2.0)
-        await self._source.close()
+        await self.source.close()
 
     def new_loop(self) -> None:
-        self._source.after_fork()
+        self.source.after_fork()
         self._reset()
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
@@ -271,7 +271,7 @@ class SqlTasks:
             self._at_exit.close()
 
     def after_fork(self) -> None:
-        self._session.renew()
+        self.session.renew()
         self.new_loop()
 
 

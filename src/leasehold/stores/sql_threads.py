@@ -129,8 +129,8 @@ class Pool:
 
 class SqlThreads:
     def __init__(self, session: Session, source: Source, listener: Callable[[Session], Listener | None]) -> None:
-        self._session = session
-        self._source = source
+        self.session = session
+        self.source = source
         self._make_listener = listener
         self._reset()
 
@@ -144,24 +144,24 @@ class SqlThreads:
 
     @property
     def on_ring(self) -> Callable[[str], None]:
-        return self._session.on_ring
+        return self.session.on_ring
 
     @on_ring.setter
     def on_ring(self, callback: Callable[[str], None]) -> None:
-        self._session.on_ring = callback
+        self.session.on_ring = callback
 
     def run(self, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
         try:
-            connection, new = self._source.take(limit)
+            connection, new = self.source.take(limit)
         except Broken as error:
             steps.close()
             raise broken(error) from (error.__cause__ or error)
         good = False
         try:
             if new:
-                carry_out(self._session.check(), connection, ends)
-            result = carry_out(self._session.statements(steps), connection, ends)
+                carry_out(self.session.check(), connection, ends)
+            result = carry_out(self.session.statements(steps), connection, ends)
             good = True
             return result
         except Broken as error:
@@ -171,7 +171,7 @@ class SqlThreads:
             raise
         finally:
             steps.close()
-            self._source.give(connection, good)
+            self.source.give(connection, good)
 
     # Listening.
 
@@ -180,7 +180,7 @@ class SqlThreads:
             if self._closed.is_set():
                 return False
             if self._thread is None:
-                self._listener = self._make_listener(self._session)
+                self._listener = self._make_listener(self.session)
                 if self._listener is None:
                     return False
                 self._thread = threading.Thread(target=self._listen, name="leasehold-sql", daemon=True)
@@ -226,11 +226,11 @@ class SqlThreads:
                 thread.join(2.0)
                 if not thread.is_alive():
                     listener.close()
-        self._source.close()
+        self.source.close()
 
     def after_fork(self) -> None:
-        self._session.renew()
-        self._source.after_fork()
+        self.session.renew()
+        self.source.after_fork()
         self._reset()
 
 
