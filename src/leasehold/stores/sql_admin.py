@@ -95,12 +95,13 @@ class _Ask:
     def check(self, dialect: Dialect) -> bool:
         return dialect.checked(self._connection.execute(dialect.check(), LIMIT))
 
-    def refused(self, sql: str) -> str | None:
+    def denied(self, sql: str, dialect: Dialect) -> bool:
+        """Whether this user may not do that. Any other complaint comes after that question."""
         try:
             self._connection.execute(Statement(sql, {}), LIMIT)
         except Refused as refused:
-            return str(refused)
-        return None
+            return refused.code in dialect.DENIED
+        return False
 
 
 def _look(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
@@ -128,7 +129,7 @@ def _privileges(dialect: Dialect, ask: _Ask) -> Iterator[Finding]:
         "UPDATE": f"UPDATE {table} SET version = version WHERE 1 = 0",
         "DELETE": f"DELETE FROM {table} WHERE 1 = 0",
     }
-    missing = [right for right, sql in tries.items() if ask.refused(sql) is not None]
+    missing = [right for right, sql in tries.items() if ask.denied(sql, dialect)]
     if missing:
         advice = dialect.grants("this_user")
         yield Finding(ERROR, "privileges", f"this user lacks {', '.join(missing)} on {dialect.table}", advice)
