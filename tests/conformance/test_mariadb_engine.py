@@ -36,7 +36,6 @@ def store(mariadb_server: Any) -> Iterator[StoreUnderTest]:
         mariadb_server.url,
         probe,
         client=engines.make,
-        push=False,
         count_files=False,
         wipe=probe.wipe,
         age=probe.age,

@@ -1,4 +1,4 @@
-"""The PostgreSQL store keeps the contract through a user's own engine, with SERIALIZABLE isolation and a pool of one."""
+"""The PostgreSQL store keeps the contract through a user's engine, with SERIALIZABLE isolation and a pool of one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +31,6 @@ def store(postgresql_server: Any) -> Iterator[StoreUnderTest]:
         postgresql_server.url,
         probe,
         client=engines.make,
-        push=False,
         count_files=False,
         wipe=probe.wipe,
         age=probe.age,

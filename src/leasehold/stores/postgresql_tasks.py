@@ -79,11 +79,13 @@ class AsyncConnection:
     def __init__(self, wire: AsyncWire, place: Place) -> None:
         self.wire = wire
         self._password = place.password
+        self._cursor = wire.cursor()
 
     async def execute(self, statement: Statement, limit: float) -> Result:
         self.wire.ends = clock.now() + limit
+        cursor = self._cursor
         try:
-            cursor = await self.wire.execute(statement.sql, statement.values or None)
+            await cursor.execute(statement.sql, statement.values or None)
             rows = await cursor.fetchall() if cursor.description is not None else ()
             return Result(rows, cursor.rowcount)
         except psycopg.Error as error:

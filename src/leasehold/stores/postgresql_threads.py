@@ -55,11 +55,13 @@ class Connection:
     def __init__(self, wire: Wire, place: Place) -> None:
         self.wire = wire
         self._password = place.password
+        self._cursor = wire.cursor()
 
     def execute(self, statement: Statement, limit: float) -> Result:
         self.wire.ends = clock.now() + limit
+        cursor = self._cursor
         try:
-            cursor = self.wire.execute(statement.sql, statement.values or None)
+            cursor.execute(statement.sql, statement.values or None)
             rows = cursor.fetchall() if cursor.description is not None else ()
             return Result(rows, cursor.rowcount)
         except psycopg.Error as error:

@@ -21,9 +21,9 @@ from .postgresql_sql import PostgreSQL
 from .sql import SqlStore
 from .sql_dialect import DEFAULT_TABLE, Dialect, Result, Statement
 from .sql_session import Broken, Refused, Session
-from .sql_tasks import SqlTasks
-from .sql_threads import SqlThreads
-from .sql_url import without
+from .sql_tasks import AsyncListener, SqlTasks
+from .sql_threads import Listener, SqlThreads
+from .sql_url import Place, without
 
 _PLACE = re.compile(r"%\((\w+)\)s")
 _NUMBERS = {"ttl", "token", "version", "state", "acquired", "expires", "length", "most"}
@@ -48,7 +48,7 @@ def open_client(engine: Any, namespace: str) -> Opened:
     def threads() -> ThreadDriver:
         if is_async:
             raise TypeError("an AsyncEngine is for leasehold.aio.connect(); leasehold.connect() takes an Engine")
-        return SqlThreads(Session(dialect, namespace), Engine(engine), lambda session: None)
+        return SqlThreads(Session(dialect, namespace), Engine(engine), lambda session: _listener(engine, session))
 
     def tasks() -> TaskDriver:
         if not is_async:
@@ -57,9 +57,84 @@ def open_client(engine: Any, namespace: str) -> Opened:
         def at_exit() -> SqlThreads:
             raise NotImplementedError
 
-        return EngineTasks(Session(dialect, namespace), AsyncEngine(engine), lambda session: None, at_exit)
+        return EngineTasks(
+            Session(dialect, namespace), AsyncEngine(engine), lambda session: _async_listener(engine, session), at_exit
+        )
 
     return Opened(SqlStore(name), threads, tasks)
+
+
+# Push: a connection of the engine's making that is no longer in its pool, where the driver is one that we know.
+
+
+def _place(engine: Any) -> Place:
+    return Place(None, None, None, _password(engine), None, {}, DEFAULT_TABLE, 1, True)
+
+
+def _listener(engine: Any, session: Session) -> Listener | None:
+    def take(limit: float) -> Any:
+        try:
+            lent = engine.raw_connection()
+        except exc.SQLAlchemyError as error:
+            raise _failure(error, _password(engine)) from error
+        raw = lent.driver_connection
+        lent.detach()
+        return raw
+
+    if engine.dialect.driver == "psycopg":
+        from .postgresql_threads import Listener as PostgreSQLListener
+
+        def connect(limit: float) -> Any:
+            raw = take(limit)
+            raw.rollback()
+            raw.autocommit = True
+            return raw
+
+        return PostgreSQLListener(session, connect, _place(engine))
+    if engine.dialect.driver == "pymysql":
+        from .mysql_bell import Listener as MySQLListener
+        from .mysql_threads import Connection
+
+        def open(limit: float) -> Connection:
+            raw = take(limit)
+            raw.autocommit(True)
+            return Connection(raw, _place(engine))
+
+        return MySQLListener(session, open)
+    return None
+
+
+def _async_listener(engine: Any, session: Session) -> AsyncListener | None:
+    async def take(limit: float) -> Any:
+        try:
+            lent = await engine.raw_connection()
+        except exc.SQLAlchemyError as error:
+            raise _failure(error, _password(engine)) from error
+        raw = lent.driver_connection
+        lent.detach()
+        return raw
+
+    if engine.dialect.driver == "psycopg":
+        from .postgresql_tasks import AsyncListener as PostgreSQLListener
+
+        async def connect(limit: float) -> Any:
+            raw = await take(limit)
+            await raw.rollback()
+            await raw.set_autocommit(True)
+            return raw
+
+        return PostgreSQLListener(session, connect, _place(engine))
+    if engine.dialect.driver == "aiomysql":
+        from .mysql_tasks import AsyncConnection
+        from .mysql_tasks import AsyncListener as MySQLListener
+
+        async def open(limit: float) -> AsyncConnection:
+            raw = await take(limit)
+            await raw.autocommit(True)
+            return AsyncConnection(raw, _place(engine))
+
+        return MySQLListener(session, open)
+    return None
 
 
 @lru_cache(500)
