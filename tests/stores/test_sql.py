@@ -718,3 +718,15 @@ async def test_an_engine_of_asyncpg(postgresql_server: Any, namespace: str) -> N
             assert info.token == lease.token
         assert [info async for info in locks.leases()] == []
     await engine.dispose()
+
+
+def test_a_foreign_release_is_refused_and_logged(
+    database: Database, namespace: str, locks: leasehold.Locks, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seed D5: with its reason."""
+    lease = locks.lock("name", ttl=30).acquire()
+    database.sql("UPDATE leasehold SET attempt = 'other', version = version + 1 WHERE namespace = %s", namespace)
+    assert lease.release() is False
+    assert [each for each in caplog.messages if "'name' was not given back: the store has it as another's" in each]
+    assert database.sql("SELECT attempt FROM leasehold WHERE namespace = %s", namespace) == [("other",)]
+    database.sql("DELETE FROM leasehold WHERE namespace = %s", namespace)

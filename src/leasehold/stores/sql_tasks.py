@@ -147,16 +147,20 @@ class SqlTasks:
         self.session.on_ring = callback
 
     async def run(self, steps: Steps[T], limit: float) -> T:
-        names: set[str] = set()
-        task = asyncio.ensure_future(self._run(steps, limit, names))
+        try:
+            request = next(steps)  # which name it is about is known before anything is sent
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        name = getattr(request, "name", None)
+        task = asyncio.ensure_future(self._run(_resumed(request, steps), limit, name))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if not task.done():
-                for name in names:
-                    self._leave(name, task)
+            if name is not None and not task.done():
+                self._leave(name, task)
             raise
 
     def _leave(self, name: str, task: asyncio.Task[Any]) -> None:
@@ -173,18 +177,10 @@ class SqlTasks:
 
         task.add_done_callback(done)
 
-    async def _run(self, steps: Steps[T], limit: float, names: set[str]) -> T:
+    async def _run(self, steps: Steps[T], limit: float, name: str | None) -> T:
         ends = clock.now() + limit
-        try:
-            request = next(steps)  # which name it is about is known before anything is sent
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        name = getattr(request, "name", None)
-        if name is not None:
-            names.add(name)
-            if name in self._left:
-                await asyncio.wait(set(self._left[name]), timeout=limit)
+        if name is not None and name in self._left:
+            await asyncio.wait(set(self._left[name]), timeout=limit)
         try:
             connection, new = await self.source.take(max(0.1, ends - clock.now()))
         except Broken as error:
@@ -194,7 +190,7 @@ class SqlTasks:
         try:
             if new:
                 await carry_out(self.session.check(), connection, ends)
-            result = await carry_out(self.session.statements(_resumed(request, steps)), connection, ends)
+            result = await carry_out(self.session.statements(steps), connection, ends)
             good = True
             return result
         except Broken as error:
