@@ -368,6 +368,22 @@ def test_a_clients_wall_clock_has_no_effect(database: Database, namespace: str, 
     child.stdout.close()
 
 
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_tokens_rise_though_the_servers_clock_goes_back(kind: str, start_server: Callable[..., Any]) -> None:
+    """S1: exclusion in time can't survive such a step, the order of tokens does."""
+    clock = FakeClock()
+    server = start_server(KINDS[kind], env=clock.env)
+    tokens = []
+    with leasehold.connect(server.url, ttl=5) as locks:
+        for step in (0, -300, 300, -300):
+            clock.step(step)
+            time.sleep(0.1)
+            with locks.lock("name", timeout=20) as lease:
+                tokens.append(lease.token)
+    assert tokens == sorted(set(tokens))
+    assert tokens[2] - tokens[0] > 250e6  # the clock was really stepped
+
+
 INITIALISE = """
 import sys, leasehold
 from pathlib import Path
