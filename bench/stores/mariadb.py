@@ -17,7 +17,7 @@ from servers.mysql import MariaDB as Server  # isort: skip
 TITLE = "MariaDB"
 ABOUT = (
     "MariaDB on this machine, flushed at each commit; the same two statements sent by bare PyMySQL and aiomysql; "
-    "the same table with 100,000 dead rows; sqlalchemy-dlock and tooz, which use GET_LOCK (nothing is written or expires)."
+    "the same table with 100,000 dead rows; sqlalchemy-dlock and tooz, which use GET_LOCK (nothing written, no expiry)."
 )
 _FILL = f"""INSERT INTO crowded (namespace, name, format, version, token, attempt, session, owner, kind, state,
     acquired, expires, expires_day, created, updated)
