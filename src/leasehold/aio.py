@@ -10,7 +10,6 @@ import functools
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
 
 from . import checks, engine
 from .connect import resolve
@@ -30,6 +29,7 @@ from .policy import Preset
 from .protocol import Holding
 from .spec import Spec
 from .tasks import TaskCore
+from .typed import Any, TypeVar
 
 __all__ = [
     "AcquireCancelled",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+
+from .typed import Any
 
 MAX_NAME = 512
 MAX_LABEL = 64

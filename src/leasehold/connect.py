@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from . import checks
-from .protocol import Opened
+from .typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .lock import Locks
+    from .protocol import Opened
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
@@ -75,7 +75,8 @@ def find(url: object, namespace: str) -> Opened:
     if not isinstance(url, str):
         for base in type(url).__mro__:
             if (package := base.__module__.partition(".")[0]) in _CLIENTS:
-                opened: Opened = import_module(f"leasehold.stores.{_CLIENTS[package]}").open_client(url, namespace)
+                store = __import__(f"leasehold.stores.{_CLIENTS[package]}", fromlist=["open_client"])
+                opened: Opened = store.open_client(url, namespace)
                 return opened
         raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
@@ -88,7 +89,8 @@ def find(url: object, namespace: str) -> Opened:
         raise ValueError(f"unknown scheme {scheme!r} in the store's URL; known are {', '.join(_STORES)}")
     module, extra = _STORES[scheme]
     try:
-        opened = import_module(f"leasehold.stores.{module}").open_url(url, namespace)
+        # (importlib would do the same, and takes longer to load than some of the stores)
+        opened = __import__(f"leasehold.stores.{module}", fromlist=["open_url"]).open_url(url, namespace)
     except ModuleNotFoundError as error:
         if extra is None:
             raise

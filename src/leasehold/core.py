@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from . import checks, clock, policy
 from .errors import ShuttingDown
@@ -18,6 +17,7 @@ from .model import Event
 from .protocol import Bell, Driver, Store
 from .spec import Spec, make_spec
 from .timer import timer
+from .typed import Any
 
 EXIT_LIMIT = 1.0
 """How long the interpreter's exit may be held up by giving back what is held."""
@@ -175,9 +175,24 @@ class Core:
 
     def settle(self, owed: Unsettled) -> None:
         """Have the keeper give something back. Takes no lock when the keeper runs: destructors come here."""
-        self.unsettled.append(owed)
+        self.owe(owed)
         if self.closed is None:
             self.look_now()
+
+    def owe(self, owed: Unsettled) -> None:
+        """Something is to be given back. Until it is, these books are kept, though everybody else may drop them."""
+        self.unsettled.append(owed)
+        _owing.add(self)
+
+    def settled(self, owed: Unsettled) -> None:
+        try:
+            self.unsettled.remove(owed)
+        except ValueError:
+            pass  # another was faster
+        if not self.unsettled:
+            _owing.discard(self)
+            if self.unsettled:  # a destructor came in between
+                _owing.add(self)
 
     def look_now(self) -> None:
         self.next_look = min(self.next_look, self.now())
@@ -228,18 +243,20 @@ def aside(name: str, function: Callable[..., object], *args: object) -> None:
 
 
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()
+_owing: set[Core] = set()
 
 
 def _forked() -> None:
     timer.after_fork()
+    _owing.clear()
     for core in list(_cores):
         core.after_fork()
 
 
 def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
-    for core in list(_cores):
-        if core.closed is None:
+    for core in {*_cores, *_owing}:
+        if core.closed is None or any(owed.until > clock.now() for owed in list(core.unsettled)):
             core.at_exit(max(0.1, ends - clock.now()))
 
 

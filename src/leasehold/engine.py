@@ -7,7 +7,6 @@ Everything here is a generator of *effects*: it yields a :class:`Run` (a store o
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from . import policy
 from .core import Core
@@ -17,6 +16,7 @@ from .log import DEBUG, ERROR, WARNING, log
 from .model import LeaseInfo, LockMetrics
 from .protocol import BROKEN, RENEWED, SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Renewal, Steps
 from .spec import Spec
+from .typed import Any, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Effects: TypeAlias = Generator["Run | Wait | Listen", Any, T]
@@ -185,7 +185,7 @@ def close(core: Core, limit: float, bell: Bell) -> Effects[None]:
         waiting.ring()
     for lease in core.held():
         core.lose(lease, CLOSED)
-        core.unsettled.append(lease._claim.owed())
+        core.owe(lease._claim.owed())
     while core.unsettled and core.now() < ends:
         yield from _settle(core, ends)
     while core.asking and core.now() < ends:
@@ -201,11 +201,12 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
     yield Listen("", None)  # for news of what is held
     while core.closed is None and not (core.dropped and not core.leases):
         try:
-            yield from _settle(core)
             yield from _renew_due(core)
+            # The rest has time: if the store hangs over it, the next renewal must not wait for that.
+            yield from _settle(core, _next_due(core))
             if core.now() >= tidy_at:
                 tidy_at = core.now() + TIDY_EVERY
-                yield Run(core.store.tidy(), policy.CALL_LIMIT)
+                yield Run(core.store.tidy(), _limit(core, _next_due(core)))
         except StoreError as error:
             log(DEBUG, "housekeeping has to wait: %s", error)
         except Exception as error:  # a keeper that dies would lose every lease
@@ -214,11 +215,19 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
         yield Wait(bell, _next_look(core))
 
 
+def _next_due(core: Core) -> float:
+    return min((lease._due for lease in core.held()), default=float("inf"))
+
+
+def _limit(core: Core, ends: float) -> float:
+    return max(0.1, min(policy.CALL_LIMIT, ends - core.now()))
+
+
 def _next_look(core: Core) -> float | None:
     """Note when the keeper has to look again, and how long that is."""
     now = core.now()
     with core.mutex:  # a lease that is added meanwhile must see either no look, or the right one
-        due = min((lease._due for lease in core.held()), default=float("inf"))
+        due = _next_due(core)
         if due == float("inf") and core.busy:
             # Leases come and go. Look again when one that comes now would be due: then none has to wake us.
             due = now + core.cadence
@@ -290,20 +299,24 @@ def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
     lease._due = now + min(timing.renew_every / 4, 1.0)
 
 
-def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
-    """Give back what is owed; what the store does not take now stays on the list until the store forgets it."""
-    for _ in range(len(core.unsettled)):
-        owed = core.unsettled.popleft()
+def _settle(core: Core, ends: float) -> Effects[None]:
+    """Give back what is owed, or try until ``ends``; what is not taken stays on the list until the store forgets it.
+
+    It also stays while it is being given back: the keeper may be stopped in the middle, and whoever closes must see it.
+    """
+    for owed in list(core.unsettled):
         try:
-            limit = max(0.1, min(policy.CALL_LIMIT, ends - core.now()))
             if owed.token is None:
                 steps = core.store.abandon(owed.name, owed.attempt)
             else:
                 steps = core.store.release(owed.name, owed.attempt, owed.token, None)
-            yield Run(steps, limit)
+            yield Run(steps, _limit(core, ends))
         except StoreError:
+            if core.now() < min(owed.until, ends):
+                continue
             if core.now() < owed.until:
-                core.unsettled.append(owed)
+                break
+        core.settled(owed)
 
 
 # Looking.

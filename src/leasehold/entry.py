@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import Any
 
 from .policy import FIRST_TERM, WAITER_TTL
 from .protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Holding, Mismatch, Reply
+from .typed import Any
 
 _FIRST_TERM = int(FIRST_TERM * SECOND)
 _WAITER_TTL = int(WAITER_TTL * SECOND)

@@ -14,7 +14,7 @@ Wrong arguments are ``ValueError`` or ``TypeError``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from .typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .model import LeaseInfo

@@ -7,7 +7,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, TypeVar
 
 from . import checks, engine
 from .core import aside
@@ -18,6 +17,7 @@ from .model import Event, LeaseInfo, LockMetrics
 from .protocol import Holding
 from .spec import Spec
 from .threads import ThreadCore
+from .typed import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+
+from .typed import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import random
 
 DEFAULT_TTL = 30.0
 LONGEST_TTL = 366 * 86_400.0
@@ -80,7 +82,7 @@ def seconds(value: object, what: str, *, zero: bool = False) -> float:
     """``value`` as a finite number of seconds above zero (or from zero on)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+    if not 0 <= value < float("inf") or (value == 0 and not zero):
         raise ValueError(f"{what} must be {'0 or more' if zero else 'above 0'} and finite, not {value}")
     if value > LONGEST_TTL:
         raise ValueError(f"{what} must be at most {LONGEST_TTL:.0f} s (a year), not {value}")
@@ -143,7 +145,10 @@ def check_poll(poll: Any, backoff: str) -> tuple[float, float]:
 
 def pauses(poll: tuple[float, float], backoff: str, rng: random.Random | None = None) -> Iterator[float]:
     """How long to sleep before each look when nothing pushes: the contract's formula."""
-    rng = rng or random.Random()
+    if rng is None:
+        import random
+
+        rng = random.Random()
     low, high = poll
     grown = low
     while True:

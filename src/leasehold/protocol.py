@@ -10,7 +10,8 @@ Times in records are integer microseconds of the *store's* clock; durations betw
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from .typed import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 T = TypeVar("T")
 

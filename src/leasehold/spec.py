@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from . import checks, policy
 from .protocol import SECOND, Ask, Store
+from .typed import Any, NamedTuple
 
 _DEFAULTS: Mapping[str, Any] = {
     "ttl": policy.DEFAULT_TTL,

@@ -7,7 +7,6 @@ import functools
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, TypeVar
 
 from . import engine, policy
 from .bells import ThreadBell
@@ -17,6 +16,7 @@ from .log import ERROR, WARNING, log
 from .model import Event
 from .protocol import Ask, Store, TaskDriver
 from .spec import Spec
+from .typed import Any, TypeVar
 
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)

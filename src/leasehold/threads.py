@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
 
 from . import engine, policy
 from .bells import ThreadBell
@@ -15,6 +14,7 @@ from .log import ERROR, log
 from .model import Event
 from .protocol import Store, ThreadDriver
 from .spec import Spec
+from .typed import Any, TypeVar
 
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)
@@ -174,4 +174,6 @@ class ThreadCore(Core):
         self.driver.close()
 
     def at_exit(self, limit: float) -> None:
+        if self.closed is not None and self.keeper is not None:
+            self.keeper.join(limit)  # it is at it
         self.close(limit)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING
 
 from .bells import ThreadBell
+from .typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .core import Core

@@ -234,14 +234,17 @@ def test_a_directory_a_missing_folder_another_table(tmp_path: Path) -> None:
 
 
 READ_ONLY = """
-import os, sys, leasehold, leasehold.stores.sqlite_threads, json
-if os.getuid() == 0:  # root may write everywhere: become nobody once everything is imported
+import os, sys, leasehold
+def take(path):
+    with leasehold.connect("sqlite:///" + path) as locks:
+        locks.lock("job").acquire(1).release()
+take(sys.argv[2])  # imports everything
+if os.getuid() == 0:  # root may write everywhere: become nobody
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
-with leasehold.connect("sqlite:///" + sys.argv[1]) as locks:
-    try:
-        locks.lock("job").acquire(1)
-    except leasehold.StoreNotReady as error:
-        print(error)
+try:
+    take(sys.argv[1])
+except leasehold.StoreNotReady as error:
+    print(error)
 """
 
 
@@ -255,7 +258,7 @@ def test_read_only(tmp_path: Path, path: Path, locks: leasehold.Locks, folder: i
     path.chmod(file)
     tmp_path.chmod(folder)
     try:
-        assert "this user" in python(READ_ONLY, path).communicate()[0]
+        assert "this user" in python(READ_ONLY, path, tmp_path.parent / "other.db").communicate()[0]
     finally:
         tmp_path.chmod(0o755)
 

@@ -7,10 +7,10 @@ one read; else it starts over. A swap that fails means that another's succeeded,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
 
 from ..entry import Entry
 from ..protocol import GONE, Ask, Busy, Grant, Holding, Renewal, Reply, Steps, T
+from ..typed import Any, NamedTuple
 
 
 class Row(NamedTuple):

@@ -93,8 +93,16 @@ class Doorbell:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+            self.unlink()
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.folder, self.session)
+
+    def unlink(self) -> None:
+        if self.session:
             try:
-                os.unlink(os.path.join(self.folder, self.session))
+                os.unlink(self.path)
             except OSError:
                 pass
 

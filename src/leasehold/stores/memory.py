@@ -6,11 +6,11 @@ import bisect
 import os
 import threading
 from collections.abc import Callable
-from typing import Any
 from weakref import WeakValueDictionary
 
 from .. import clock
 from ..protocol import Busy, Opened, Steps, T, refuse_options, run_steps
+from ..typed import Any
 from .entries import Alive, EntryStore, Page, Read, Ring, Row, Swap, Tidy
 
 

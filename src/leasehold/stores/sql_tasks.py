@@ -134,7 +134,7 @@ class SqlTasks:
         self._listener: AsyncListener | None = None
         self._listening: asyncio.Task[None] | None = None
         self._ready = False
-        self._settled: asyncio.Event | None = None
+        self._settled: asyncio.Future[None] | None = None
         self._closed = False
         self._at_exit: SqlThreads | None = None
 
@@ -158,7 +158,7 @@ class SqlTasks:
         task.add_done_callback(self._under_way.discard)
         try:
             return await asyncio.shield(task)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             if name is not None and not task.done():
                 self._leave(name, task)
             raise
@@ -211,14 +211,11 @@ class SqlTasks:
             self._listener = self._make_listener(self.session)
             if self._listener is None:
                 return False
-            self._settled = asyncio.Event()
+            self._settled = asyncio.get_running_loop().create_future()
             self._listening = asyncio.ensure_future(self._listen(self._listener, self._settled))
         if attempt and self._settled is not None and self._listener is not None:
-            if not self._settled.is_set():
-                try:
-                    await asyncio.wait_for(self._settled.wait(), READY_WITHIN)
-                except TimeoutError:
-                    pass
+            if not self._settled.done():
+                await asyncio.wait([self._settled], timeout=READY_WITHIN)
             self._listener.stand_by(attempt, busy)
         return self._ready
 
@@ -226,10 +223,11 @@ class SqlTasks:
         if self._listener is not None:
             self._listener.forget(attempt)
 
-    async def _listen(self, listener: AsyncListener, settled: asyncio.Event) -> None:
+    async def _listen(self, listener: AsyncListener, settled: asyncio.Future[None]) -> None:
         def up() -> None:
             self._ready = True
-            settled.set()
+            if not settled.done():
+                settled.set_result(None)
             self.on_ring("")
 
         while not self._closed:
@@ -240,7 +238,8 @@ class SqlTasks:
             except Exception as error:
                 log(ERROR, "the listener stumbled and goes on: %s", error, exc=error)
             self._ready = False
-            settled.set()
+            if not settled.done():
+                settled.set_result(None)
             await asyncio.sleep(RETRY)
 
     async def close(self) -> None:

@@ -15,12 +15,13 @@ import sqlite3
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from typing import Any
 
 from .. import clock
 from ..errors import StoreError, StoreNotReady, StoreUnavailable
 from ..protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
+from ..typed import Any
 from .entries import Alive, EntryStore, Page, Read, Ring, Row, Swap, Tidy
 from .fifo import Doorbell
 
@@ -58,6 +59,9 @@ KEEP_RECORDS = 24 * 3600 * SECOND
 TIDY_EVERY = 3600 * SECOND
 CHECK_EVERY = 0.02
 """How often to look whether the file is still the one that was opened."""
+
+FORK_LIMIT = 1.0
+"""How long a fork waits for an operation that is under way."""
 
 _NETWORK = {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "9p", "virtiofs"}
 _NETWORK |= {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.ceph", "ocfs2", "gfs2", "vboxsf"}
@@ -116,6 +120,7 @@ class Database:
         self._file: tuple[int, int] | None = None
         self._boot = ""
         self._ends = self._check_at = 0.0
+        _databases.add(self)
 
     def run(self, steps: Steps[T], limit: float) -> T:
         now = clock.now()
@@ -282,9 +287,25 @@ class Database:
                 connection.close()
             self.bell.close()
 
+    def before_fork(self) -> bool:
+        """Close the connection, and let nobody in until the fork is over. False when somebody is in there for too long.
+
+        SQLite counts file locks per process. A child that inherits an open connection believes that it has the
+        parent's locks; when the parent closes, it deletes the log under the child, and both go on in different files.
+        """
+        if not self._mutex.acquire(timeout=FORK_LIMIT):
+            return False
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        return True
+
+    def after_fork_in_parent(self) -> None:
+        self._mutex.release()
+
     def after_fork(self) -> None:
         """SQLite forbids even closing an inherited connection: keep it out of the garbage collector's reach."""
-        if self._connection is not None:
+        if self._connection is not None:  # the mutex was not to be had before the fork
             _inherited.append(self._connection)
         self._connection = None
         self._mutex = threading.Lock()
@@ -292,6 +313,21 @@ class Database:
 
 
 _inherited: list[sqlite3.Connection] = []
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+_forking: list[Database] = []
+
+
+def _before_fork() -> None:
+    _forking.extend(database for database in list(_databases) if database.before_fork())
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_parent()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_forking.clear)
 
 
 def _code(error: sqlite3.Error) -> int:

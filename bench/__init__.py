@@ -1,0 +1,1 @@
+"""leasehold beside its peers, in one interleaved run: ``python -m bench.run``. See ``run.py``."""

@@ -1,0 +1,124 @@
+"""A process that is one client of one peer, and does what it is told on its standard input, a JSON list a line.
+
+Times are CLOCK_MONOTONIC, which is one clock for all processes of a machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import resource
+import sys
+import time
+from importlib import import_module
+from typing import Any
+
+from .peers.base import Base
+
+
+def cpu() -> float:
+    """Seconds of a core that this process has used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def rss() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+class Client:
+    """Each public method is a command."""
+
+    def __init__(self, peer: Base) -> None:
+        self._peer = peer
+        self._held: dict[str, Any] = {}
+        self._loop = asyncio.new_event_loop()
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._peer.aclose())
+        self._peer.close()
+
+    def acquire(self, name: str, ttl: float = 30.0) -> float:
+        self._held[name] = self._peer.acquire(name, ttl)
+        return time.monotonic()
+
+    def release(self, name: str) -> float:
+        before = time.monotonic()
+        self._peer.release(self._held.pop(name))
+        return before
+
+    def pairs(self, name: str, count: int) -> list[float]:
+        """Seconds of each of ``count`` acquire+release pairs that nobody else contends for."""
+        acquire, release, now, peer_name = self._peer.acquire, self._peer.release, time.perf_counter, name
+        taken = []
+        for _ in range(count):
+            began = now()
+            release(acquire(peer_name))
+            taken.append(now() - began)
+        return taken
+
+    def apairs(self, name: str, count: int) -> list[float]:
+        """The same in an event loop."""
+
+        async def run() -> list[float]:
+            acquire, release, now = self._peer.aacquire, self._peer.arelease, time.perf_counter
+            taken = []
+            for _ in range(count):
+                began = now()
+                await release(await acquire(name))
+                taken.append(now() - began)
+            return taken
+
+        return self._loop.run_until_complete(run())
+
+    def contend(self, name: str, begin: float, seconds: float) -> tuple[int, float]:
+        """Take and give back from ``begin`` on, as often as possible: how often, and the longest wait."""
+        acquire, release, now = self._peer.acquire, self._peer.release, time.monotonic
+        time.sleep(max(0.0, begin - now()))
+        end = begin + seconds
+        count, worst = 0, 0.0
+        while (asked := now()) < end:
+            handle = acquire(name)
+            worst = max(worst, now() - asked)
+            release(handle)
+            count += 1
+        return count, worst
+
+    def cpu_of_acquire(self, name: str) -> tuple[float, float]:
+        """Wait for the name: seconds waited, and seconds of a core used for it."""
+        began, used = time.monotonic(), cpu()
+        self.acquire(name)
+        return time.monotonic() - began, cpu() - used
+
+    def hold_many(self, prefix: str, count: int, seconds: float) -> dict[str, float]:
+        """Hold so many for so long: what that takes."""
+        self._peer.release(self._peer.acquire("warm"))
+        gc.collect()
+        before, began = rss(), time.monotonic()
+        held = [self._peer.acquire(f"{prefix}{number}") for number in range(count)]
+        gc.collect()
+        memory, taking = rss() - before, time.monotonic() - began
+        began, used = time.monotonic(), cpu()
+        time.sleep(seconds)
+        share = (cpu() - used) / (time.monotonic() - began)
+        lost = sum(not getattr(handle, "valid", True) for handle in held)
+        for handle in held:
+            self._peer.release(handle)
+        return {"taking": taking, "bytes": memory / count, "share": share, "lost": lost}
+
+
+def main() -> None:
+    module, target = sys.argv[1:]
+    peer: Base = import_module(f"bench.peers.{module}").Peer(target)
+    client = Client(peer)
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        print(json.dumps(getattr(client, command)(*arguments)), flush=True)
+    client.close()
+
+
+if __name__ == "__main__":
+    main()

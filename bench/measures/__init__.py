@@ -1,0 +1,1 @@
+"""A file per measure. Each has ``run(setting) -> list[Row]``."""

@@ -1,0 +1,36 @@
+"""Acquire and release of a name that nobody else wants, in one process per peer."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from ..figures import Rounds, Row, percentile
+from ..processes import Setting, children
+
+BATCHES = 5
+
+
+def run(setting: Setting) -> list[Row]:
+    count = 40 if setting.quick else 200
+    rounds = Rounds()
+    with ExitStack() as stack:
+        clients = {name: stack.enter_context(children(peer, 1))[0] for name, peer in setting.peers.items()}
+        for client in clients.values():
+            client.do("pairs", "pair", count)
+            client.do("apairs", "apair", count)
+        taken: dict[tuple[int, str, str], list[float]] = {}
+        for batch in range(BATCHES):  # short turns: what disturbs the machine meanwhile hits all peers
+            for number, name, _ in setting.turns():
+                for command in ("pairs", "apairs"):
+                    times = clients[name].do(command, f"{command}-{batch % 2}", count)
+                    taken.setdefault((number, name, command), []).extend(times)
+    for (_, name, command), times in taken.items():
+        rounds.add(f"{command} p50", name, percentile(times, 50) * 1e6)
+        rounds.add(f"{command} p99", name, percentile(times, 99) * 1e6)
+    slower = {"no_slower_than": "filelock"}
+    return [
+        rounds.row("pairs p50", "acquire + release, threads, p50", "µs", **slower),
+        rounds.row("pairs p99", "acquire + release, threads, p99", "µs"),
+        rounds.row("apairs p50", "acquire + release, asyncio, p50", "µs", **slower),
+        rounds.row("apairs p99", "acquire + release, asyncio, p99", "µs"),
+    ]

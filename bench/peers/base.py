@@ -1,0 +1,33 @@
+"""What a peer has to be able to do for the benchmark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Base:
+    """One client of one peer. ``target`` is what the store's set-up gave it: a URL, a file, a folder.
+
+    Handles are whatever the peer's own acquire returns. Every acquire waits as long as it takes.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+
+    def acquire(self, name: str, ttl: float = 30.0) -> Any:
+        raise NotImplementedError
+
+    def release(self, handle: Any) -> None:
+        raise NotImplementedError
+
+    async def aacquire(self, name: str) -> Any:
+        raise NotImplementedError
+
+    async def arelease(self, handle: Any) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass

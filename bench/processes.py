@@ -1,0 +1,92 @@
+"""The other end of ``child.py``: start clients of a peer and talk to them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def environment() -> dict[str, str]:
+    """Ours, but with compiled modules kept: else every start would compile them anew."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+
+
+class Child:
+    """A process with one client in it."""
+
+    def __init__(self, module: str, target: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.child", module, target],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=environment(),
+        )
+
+    def send(self, command: str, *arguments: object) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([command, *arguments]) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a client has died: {self.process.args!r}")
+        return json.loads(line)
+
+    def do(self, command: str, *arguments: object) -> Any:
+        self.send(command, *arguments)
+        return self.answer()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
+@contextlib.contextmanager
+def children(peer: tuple[str, str], count: int) -> Iterator[list[Child]]:
+    """So many clients of a peer, ready."""
+    started = [Child(*peer) for _ in range(count)]
+    try:
+        for child in started:
+            child.answer()
+        yield started
+    finally:
+        for child in started:
+            child.stop()
+
+
+class Setting(NamedTuple):
+    """What a measure is given."""
+
+    peers: dict[str, tuple[str, str]]
+    """Name: (module, target). The first one is ours."""
+    rounds: int
+    quick: bool
+
+    def turns(self) -> Iterator[tuple[int, str, tuple[str, str]]]:
+        """Each round has every peer once, each time beginning with another: drift of the machine hits all alike."""
+        names = list(self.peers)
+        for number in range(self.rounds):
+            shift = number % len(names)
+            for name in names[shift:] + names[:shift]:
+                yield number, name, self.peers[name]

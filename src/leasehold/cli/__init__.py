@@ -1,0 +1,86 @@
+"""The command ``leasehold``. Its start-up is measured: nothing is imported before it is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..typed import TYPE_CHECKING
+from .options import COMMANDS, Options, UsageError, parse
+from .say import say
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+USAGE, UNAVAILABLE, CANNOT_WRITE, NOT_READY = 2, 69, 74, 78
+"""The first as everybody has it, the others as in sysexits.h."""
+
+
+def main() -> NoReturn:
+    """The entry point. Ends the process at once: taking the interpreter apart would cost a tenth of a short run.
+
+    (And an SQLite connection is left to the kernel: see ``SqliteThreads.leave``.)
+    """
+    try:
+        output, code = command(sys.argv[1:])
+        if output:
+            code = _print(output) or code
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 70  # EX_SOFTWARE: a bug
+    os._exit(code)
+
+
+def command(words: list[str]) -> tuple[str, int]:
+    """Carry out a command line: what to print, and the exit code."""
+    try:
+        return _carry_out(parse(words))
+    except UsageError as error:
+        asked = next((f" {word}" for word in words if word in COMMANDS), "")
+        say(f"{error} (`leasehold{asked} --help` tells more)")
+        return "", USAGE
+    except Exception as error:
+        from ..errors import StoreError, StoreUnavailable
+
+        driver_missing = isinstance(error, ModuleNotFoundError) and error.__cause__ is not None
+        if not (isinstance(error, StoreError) or driver_missing):
+            raise
+        say(str(error))
+        return "", UNAVAILABLE if isinstance(error, StoreUnavailable) else NOT_READY
+
+
+def _carry_out(options: Options) -> tuple[str, int]:
+    if options.help:
+        from . import usage
+
+        return usage.OF[options.command], 0
+    if options.version:
+        from .. import __version__
+
+        return f"leasehold {__version__}\n", 0
+    if options.command == "run":
+        if not hasattr(os, "fork"):
+            raise UsageError("run needs a system with process groups and signals, such as Linux or macOS")
+        from .run import run
+
+        return "", run(options)
+    from .look import look
+
+    return look(options)
+
+
+def _print(output: str) -> int:
+    import signal
+
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has seen enough ends us without a word
+    data = output.encode("utf-8", "backslashreplace")
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except OSError as error:
+        say(f"the output cannot be written: {error.strerror}")
+        return CANNOT_WRITE
+    return 0

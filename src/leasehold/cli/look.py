@@ -1,0 +1,143 @@
+"""``leasehold ls``, ``show``, ``break`` and ``stats``: what is held, for people or as JSON.
+
+Each asks the store, leaves it, and only then prints: whoever reads the output may close it at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import checks
+from ..lock import Locks
+from ..model import LeaseInfo, LockMetrics
+from .options import Options
+from .say import held, local, say, span
+from .store import checked, leave, open_store
+
+NOBODY = 1
+Answer = tuple[str, int]
+"""What to print, and the exit code."""
+
+
+def look(options: Options) -> Answer:
+    """Carry out one of the commands that only look, or break."""
+    locks = open_store(options)
+    if options.command in ("show", "break"):
+        checked(checks.name, options.name)
+    try:
+        return _COMMANDS[options.command](locks, options)
+    finally:
+        leave(locks)
+
+
+def _ls(locks: Locks, options: Options) -> Answer:
+    leases = list(locks.leases(options.name))
+    if options.json:
+        return _json([lease.as_dict() for lease in leases]), 0
+    if not leases:
+        say("nothing is held" + (f" of which the name starts with {options.name!r}" if options.name else ""))
+        return "", 0
+    rows = [("NAME", "KIND", "OWNER", "TOKEN", "HELD FOR", "ENDS IN", "WAITING")]
+    now = time.time()
+    for lease in leases:
+        since, left = span(now - lease.acquired.timestamp()), span(lease.expires.timestamp() - now)
+        waiting = "?" if lease.waiters is None else str(lease.waiters)
+        rows.append((lease.name, lease.kind, lease.owner, str(lease.token), since, left, waiting))
+    return table(rows), 0
+
+
+def _show(locks: Locks, options: Options) -> Answer:
+    lease = locks.inspect(options.name)
+    if options.json:
+        return _json(lease and lease.as_dict()), 0 if lease else NOBODY
+    if lease is None:
+        say(f"nobody holds {options.name!r}")
+        return "", NOBODY
+    now = time.time()
+    rows = [
+        ("name", lease.name),
+        ("kind", lease.kind),
+        ("owner", lease.owner),
+        ("token", str(lease.token)),
+        ("since", f"{local(lease.acquired)} ({span(now - lease.acquired.timestamp())})"),
+        ("until", f"{local(lease.expires)} (in {span(lease.expires.timestamp() - now)}) unless it is renewed"),
+    ]
+    if lease.waiters is not None:
+        rows.append(("waiting", str(lease.waiters)))
+    if lease.data is not None:
+        rows.append(("data", json.dumps(lease.data)))
+    return table(rows), 0
+
+
+def _break(locks: Locks, options: Options) -> Answer:
+    lease = locks.inspect(options.name)
+    broken = locks.break_lease(options.name, options.force)
+    if options.json:
+        answer = {"name": options.name, "broken": broken, "force": options.force}
+        return _json({**answer, "holder": lease and lease.as_dict()}), 0 if broken else NOBODY
+    if not broken:
+        say(f"nobody holds {options.name!r}")
+        return "", NOBODY
+    return f"{options.name!r} is broken{_what_next(lease, options.force)}\n", 0
+
+
+def _what_next(lease: LeaseInfo | None, force: bool) -> str:
+    who = f" ({held(lease)})" if lease else ""
+    if force:
+        return f"{who}: it is free at once; its former holder may still be at work until it hears of it"
+    left = span(lease.expires.timestamp() - time.time()) if lease else "its ttl"
+    return f"{who}: its holder is told, and the name is free when that has stopped, at the latest in {left}"
+
+
+def _stats(locks: Locks, options: Options) -> Answer:
+    metrics = locks.metrics()
+    if options.json:
+        return _json(metrics._asdict()), 0
+    return table(_figures(metrics)), 0
+
+
+def _figures(metrics: LockMetrics) -> list[tuple[str, str]]:
+    """Without the renewals, which are those of a process and would always be 0 here."""
+    rows = [("held", str(metrics.total))]
+    rows += _shares("of kind", metrics.by_kind) + _shares("by", metrics.by_owner)
+    rows += [("held on average for", span(metrics.average_hold)), ("held the longest", span(metrics.longest_hold))]
+    return [*rows, ("expired, not yet taken over", str(metrics.expired))]
+
+
+def _shares(what: str, counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    ranked = sorted(counts.items(), key=lambda share: (-share[1], share[0]))
+    return [(f"  {what} {name}", str(count)) for name, count in ranked]
+
+
+_COMMANDS: Mapping[str, Callable[[Locks, Options], Answer]] = {
+    "ls": _ls,
+    "show": _show,
+    "break": _break,
+    "stats": _stats,
+}
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows as aligned columns."""
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell + " " * (most - width(cell)) for cell, most in zip(row, widths, strict=True)]
+        lines.append("  ".join(cells).rstrip() + "\n")
+    return "".join(lines)
+
+
+def width(text: str) -> int:
+    """How many columns a terminal needs for it."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2) + "\n"

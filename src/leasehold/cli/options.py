@@ -1,0 +1,191 @@
+"""From the words of a command line to checked options.
+
+Written by hand: ``argparse`` takes a tenth of the whole start-up of ``leasehold run``, and cannot be told that what
+follows NAME and its options is another command's line, to be left as it is.
+"""
+
+from __future__ import annotations
+
+from ..typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias
+
+    # What an option sets, and what makes a value of the next word (None: a switch, which takes none).
+    Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], object] | None]]
+
+BUSY = 75
+"""EX_TEMPFAIL of sysexits.h: try again later."""
+
+
+class UsageError(Exception):
+    """The command line is wrong; the message says where and why."""
+
+
+class Options:
+    """What a command was told, with its defaults."""
+
+    def __init__(self) -> None:
+        self.command = ""
+        self.help = False
+        self.version = False
+        self.url: str | None = None
+        self.namespace = ""
+        self.name = ""
+        """Of the lease; for ``ls`` the beginning of names."""
+        self.json = False
+        self.force = False
+        # Those of ``run``.
+        self.line: list[str] = []
+        self.owner: str | None = None
+        self.ttl = 30.0
+        self.timeout: float | None = None
+        self.no_wait = False
+        self.min_hold: float | None = None
+        self.kill_after: float | None = None
+        self.on_busy_exit = BUSY
+        self.on_unavailable = "fail"
+
+
+def shown(word: str) -> str:
+    """A word of the command line for a message. One that looks like a URL may be the store's, with a password."""
+    scheme, separator, _ = word.partition("://")
+    return f"{scheme}://…" if separator else repr(word)
+
+
+def text(word: str) -> str:
+    return word
+
+
+def duration(word: str) -> float:
+    """Seconds: ``30``, ``30s``, ``500ms``, ``5m``, ``1.5h``, ``2d``."""
+    number = word.rstrip("dhms")
+    scale = _UNITS.get(word[len(number) :])
+    digits = number.replace(".", "", 1)
+    if scale is None or not (digits.isascii() and digits.isdigit()):  # float() alone would take nan, inf and 1_0
+        raise ValueError(f"{shown(word)} is no duration; use seconds, or a number with ms, s, m, h or d, such as 30s")
+    return float(number) * scale
+
+
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def ttl(word: str) -> float:
+    seconds = duration(word)
+    if not seconds:
+        raise ValueError("a lease that ends at once is of no use; it must be above 0")
+    return seconds
+
+
+def exit_code(word: str) -> int:
+    if not (word.isascii() and word.isdigit() and int(word) <= 255):
+        raise ValueError(f"{shown(word)} is no exit code; use 0 to 255")
+    return int(word)
+
+
+def when_unavailable(word: str) -> str:
+    if word not in ("fail", "skip", "run"):
+        raise ValueError(f"{shown(word)} is not known; use fail, skip or run")
+    return word
+
+
+_EVERYWHERE: Known = {
+    "--url": ("url", text),
+    "--namespace": ("namespace", text),
+    "--help": ("help", None),
+    "-h": ("help", None),
+}
+_BEFORE: Known = {**_EVERYWHERE, "--version": ("version", None)}
+_LOOK: Known = {**_EVERYWHERE, "--json": ("json", None)}
+_OF: Mapping[str, Known] = {
+    "run": {
+        **_EVERYWHERE,
+        "--owner": ("owner", text),
+        "--ttl": ("ttl", ttl),
+        "--timeout": ("timeout", duration),
+        "--no-wait": ("no_wait", None),
+        "--min-hold": ("min_hold", duration),
+        "--kill-after": ("kill_after", duration),
+        "--on-busy-exit": ("on_busy_exit", exit_code),
+        "--on-unavailable": ("on_unavailable", when_unavailable),
+    },
+    "ls": _LOOK,
+    "show": _LOOK,
+    "break": {**_LOOK, "--force": ("force", None)},
+    "stats": _LOOK,
+}
+COMMANDS = tuple(_OF)
+_NAMES = {"run": (1, 1), "ls": (0, 1), "show": (1, 1), "break": (1, 1), "stats": (0, 0)}
+"""How many plain words a command takes, least and most; ``run`` has COMMAND after that."""
+
+
+def parse(words: list[str]) -> Options:
+    """Read a command line. Raises UsageError."""
+    options = Options()
+    known, words = _BEFORE, list(words)
+    plain: list[str] = []
+    all_plain = False
+    while words:
+        word = words.pop(0)
+        if word[:1] == "-" and word not in ("-", "--") and not all_plain:
+            _set(options, known, word, words)
+        elif not options.command:
+            if word not in _OF:
+                raise UsageError(f"there is no command {shown(word)}{_meant(word, _OF)}")
+            options.command, known = word, _OF[word]
+        elif plain and options.command == "run":
+            # NAME is known, so here COMMAND starts, with or without "--". From here on every word is its own.
+            options.line = words if word == "--" else [word, *words]
+            break
+        elif word == "--" and not all_plain:
+            all_plain = True
+        else:
+            plain.append(word)
+    if not (options.help or options.version):
+        _check(options, plain)
+    return options
+
+
+def _set(options: Options, known: Known, word: str, rest: list[str]) -> None:
+    """Set what the option ``word`` says; its value is part of the word or the next one."""
+    option, equals, value = word.partition("=")
+    if option not in known:
+        raise UsageError(f"there is no option {shown(option)}{_meant(option, known)}")
+    attribute, make = known[option]
+    if make is None:
+        if equals:
+            raise UsageError(f"{option} takes no value")
+        setattr(options, attribute, True)
+        return
+    if not equals:
+        if not rest:
+            raise UsageError(f"{option} needs a value")
+        value = rest.pop(0)
+    try:
+        setattr(options, attribute, make(value))
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _check(options: Options, plain: list[str]) -> None:
+    if not options.command:
+        raise UsageError(f"which command? There are {', '.join(_OF)}")
+    least, most = _NAMES[options.command]
+    if len(plain) < least:
+        raise UsageError("NAME is missing: which lease?")
+    if len(plain) > most:
+        raise UsageError(f"{shown(plain[most])} is one word too many")
+    options.name = plain[0] if plain else ""
+    if options.command == "run":
+        if not options.line:
+            raise UsageError("COMMAND is missing: what is to be run while the lease is held?")
+        if options.no_wait and options.timeout is not None:
+            raise UsageError("--timeout and --no-wait exclude each other")
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, list(known), 1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,47 @@
+"""What the command says to people: messages on standard error, durations and times as they read them."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ..typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from ..model import LeaseInfo
+
+
+def say(message: str) -> None:
+    """A line on standard error, at once and whole."""
+    try:
+        os.write(2, f"leasehold: {message}\n".encode("utf-8", "backslashreplace"))
+    except OSError:
+        pass  # closed, or nobody reads it
+
+
+def span(seconds: float) -> str:
+    """A duration in its two largest units: 0.25s, 4.2s, 31s, 5m03s, 2h10m, 3d4h."""
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.2g}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600}h"
+
+
+def local(moment: datetime) -> str:
+    """The time of day where the reader is, in ISO 8601."""
+    return moment.astimezone().isoformat(timespec="seconds")
+
+
+def held(holder: LeaseInfo) -> str:
+    """Who holds a lease, since when."""
+    age = span(time.time() - holder.acquired.timestamp())
+    return f"held by {holder.owner} since {local(holder.acquired)} ({age}), token {holder.token}"

@@ -1,0 +1,95 @@
+"""While COMMAND runs: pass signals on to it, and end it before its lease ends."""
+
+from __future__ import annotations
+
+import select
+import signal
+
+from .. import clock
+from ..typed import TYPE_CHECKING
+from .say import say, span
+
+if TYPE_CHECKING:
+    from ..lock import Lease
+    from .child import Child
+    from .guardian import Guardian
+    from .signals import Signals
+
+SLACK = 0.05
+"""COMMAND is killed this long before the deadline of its lease, so that it is dead by then."""
+_LOOK_EVERY = 0.01
+"""How often to look whether a group that is being stopped is gone: nothing tells when its last process ends."""
+_UNKILLABLE = 1.0
+"""How long to wait for what SIGKILL was sent to: what is left then is dead but uncollected, or stuck in the kernel."""
+
+
+class Watch:
+    def __init__(self, child: Child, guardian: Guardian, signals: Signals) -> None:
+        self._child = child
+        self._guardian = guardian
+        self._signals = signals
+        self._suspended = False
+        self._poll = select.poll()
+        self._poll.register(signals.fd, select.POLLIN)
+
+    def until_end(self, lease: Lease | None, kill_after: float, renew_every: float) -> str | None:
+        """Return when COMMAND has ended: with the reason when that was because its lease was lost, or about to be."""
+        if lease is not None:
+            lease.on_lost(lambda lease: self._signals.ring())
+        while True:
+            resumed = self._stopped_with(self._child.look())
+            pause = None
+            if lease is not None:
+                now, deadline = clock.now(), lease._deadline
+                stop_at = deadline - SLACK - kill_after
+                self._guardian.tell(deadline - SLACK / 2)
+                reason = lease.lost_reason
+                if reason is None and now >= stop_at and self._child.status is None:
+                    reason = f"it could not be renewed, and ends in {span(deadline - now)}"
+                if reason is not None:
+                    kill_at = min(now + kill_after, deadline - SLACK)
+                    left = "" if self._child.status is not None else f"; SIGKILL in {span(kill_at - now)}"
+                    say(f"lease {lease.name!r} is lost: {reason}; COMMAND is ended{left}")
+                    self._stop(kill_at)
+                    return reason
+                pause = min(stop_at - now, renew_every)
+            if self._child.status is not None:
+                return None
+            if resumed:  # only now: a lease that was lost meanwhile must not find COMMAND running
+                self._child.give_terminal()
+                self._child.signal(signal.SIGCONT)
+            self._sleep(pause)
+
+    def _stopped_with(self, stop: int | None) -> bool:
+        """Follow COMMAND when the terminal has stopped it. True when we were stopped, and have been continued."""
+        if stop not in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+            return False  # somebody has stopped COMMAND alone: go on holding the lease for it
+        if not (self._child.on_terminal or self._suspended):
+            return False
+        self._suspended = False
+        self._child.stop_with_it()
+        return True
+
+    def _stop(self, kill_at: float) -> None:
+        """End COMMAND and everything else in its process group: SIGTERM now, SIGKILL at ``kill_at``."""
+        child = self._child
+        child.signal(signal.SIGTERM)
+        child.signal(signal.SIGCONT)  # one that is stopped would not hear it
+        while True:
+            child.look()
+            now = clock.now()
+            # (Its number cannot be another's already: it would have to come round between two looks.)
+            if child.status is not None and (not child.signal(0) or now >= kill_at + _UNKILLABLE):
+                return
+            if now >= kill_at:
+                child.signal(signal.SIGKILL)
+            self._sleep(_LOOK_EVERY if child.status is not None else max(_LOOK_EVERY, kill_at - now))
+
+    def _sleep(self, seconds: float | None) -> None:
+        """Until something happens; then pass on what signals have come."""
+        self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
+        for number in self._signals.take():
+            if number == signal.SIGCONT:
+                self._child.give_terminal()
+            self._suspended = self._suspended or number == signal.SIGTSTP
+            self._child.signal(number)

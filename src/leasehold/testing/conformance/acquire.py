@@ -1,0 +1,173 @@
+"""Taking a lease: at once, with a timeout, not at all; and what the errors say."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ...errors import AcquireTimeout, StoreUnavailable
+from ..handles import eventually
+from ..scene import Scene
+
+
+def test_a_lease_stands_in_the_store_while_it_is_held(scene: Scene) -> None:
+    """Contract, taking and holding; seeds A1, B1, C1, C4, E1: one holder, recorded, gone after release."""
+    locks = scene.connect(owner="api-7")
+    name = scene.name()
+    lease = locks.lock(name, data={"by": "nightly"}, kind="batch").acquire()
+    assert (lease.name, lease.owner, lease.kind, lease.data) == (name, "api-7", "batch", {"by": "nightly"})
+    assert lease.ttl == scene.ttl
+    assert lease.valid
+    assert not lease.lost.is_set()
+    assert lease.lost_reason is None
+    lease.check()
+    (held,) = scene.held(name)
+    assert (held.owner, held.token) == ("api-7", lease.token)
+    assert 0 < held.expires_in <= scene.ttl + scene.store.slack
+    assert lease.release() is True
+    assert not lease.valid
+    assert scene.held(name) == []
+
+
+def test_try_acquire_of_a_busy_name_is_none(scene: Scene) -> None:
+    """Seed E2: TryAcquire returns nothing when busy; it doesn't queue."""
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    assert other.lock(name).try_acquire() is None
+    assert locks.lock(name).try_acquire() is None, "the same Locks is no exception: a lock is not re-entrant"
+    assert scene.waiters(name) == 0
+    assert [each.token for each in scene.held(name)] == [lease.token]
+    lease.release()
+    taken = other.lock(name).try_acquire()
+    assert taken is not None
+    assert taken.token > lease.token
+    taken.release()
+
+
+def test_a_timeout_names_the_holder(scene: Scene) -> None:
+    """Contract, errors; seed A6: AcquireTimeout is a TimeoutError and says who holds it, for how long, its token."""
+    locks, other = scene.connect(owner="the-holder"), scene.connect()
+    name = scene.name()
+    lease = locks.lock(name, ttl=30, data=[1, "two"]).acquire()
+    with pytest.raises(AcquireTimeout) as caught:
+        other.lock(name).acquire(0)
+    assert isinstance(caught.value, TimeoutError)
+    holder = caught.value.holder
+    assert holder is not None
+    assert (holder.name, holder.owner, holder.token, holder.data) == (name, "the-holder", lease.token, [1, "two"])
+    assert name in str(caught.value)
+    assert "the-holder" in str(caught.value)
+    assert str(lease.token) in str(caught.value)
+    lease.release()
+
+
+def test_a_timeout_is_waited_for(scene: Scene) -> None:
+    """Seed E2: both with a timeout, given to the call or to the lock."""
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    lease = locks.lock(name, ttl=30).acquire()
+    for lock, timeout in ((other.lock(name), 0.3), (other.lock(name, timeout=0.3), None)):
+        begun = time.monotonic()
+        with pytest.raises(AcquireTimeout):
+            lock.acquire(timeout)
+        assert 0.3 <= time.monotonic() - begun < 0.3 + 1
+    begun = time.monotonic()
+    assert other.lock(name).try_acquire(0.2) is None
+    assert time.monotonic() - begun >= 0.2
+    lease.release()
+
+
+def test_a_waiting_acquire_is_served_when_the_name_becomes_free(scene: Scene) -> None:
+    """Seeds C5, E2: a blocking acquire, no spinning by the caller."""
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    lease = locks.lock(name, ttl=30).acquire()
+    waiter = other.lock(name).start(20)
+    scene.until_waiting(name)
+    assert not waiter.done()
+    lease.release()
+    taken = waiter.lease()
+    assert taken.valid
+    assert taken.token > lease.token
+    assert [each.token for each in scene.held(name)] == [taken.token]
+    taken.release()
+
+
+def test_locked_says_whether_anybody_holds_it(scene: Scene) -> None:
+    """Contract: Lock.locked()."""
+    locks, other = scene.connect(), scene.connect()
+    lock = other.lock(scene.name())
+    assert not lock.locked()
+    lease = locks.lock(lock.real.name).acquire()
+    assert lock.locked()
+    lease.release()
+    assert not lock.locked()
+
+
+def test_a_block_gives_back_however_it_ends(scene: Scene) -> None:
+    """Seed E1: a handle that releases when its block ends; no leak on an exception (L5)."""
+    locks = scene.connect()
+    lock = locks.lock(scene.name())
+    ended: list[bool] = []
+    job = lock.block(lambda lease: bool(ended))
+    scene.until_held(lock.real.name)
+    ended.append(True)
+    assert job.error() is None
+    assert scene.held(lock.real.name) == []
+
+    def fail(lease: object) -> bool:
+        raise KeyError("in the body")
+
+    assert isinstance(lock.block(fail).error(), KeyError)
+    assert scene.held(lock.real.name) == []
+
+
+def test_names_do_not_disturb_each_other(scene: Scene) -> None:
+    """Seed C1: different actions do not disturb each other."""
+    locks = scene.connect()
+    leases = [locks.lock(scene.name()).acquire(0) for _ in range(10)]
+    assert all(lease.valid for lease in leases)
+    assert all(lease.release() for lease in leases)
+
+
+def test_a_lock_can_be_used_again_and_shared(scene: Scene) -> None:
+    """Contract: a Lock is reusable; a holding's state is in its Lease."""
+    lock = scene.connect().lock(scene.name())
+    first = lock.acquire()
+    assert lock.try_acquire() is None
+    first.release()
+    second = lock.acquire(0)
+    assert second.token > first.token
+    assert not first.valid
+    assert second.valid
+    assert first.release() is False
+    assert second.valid
+    second.release()
+
+
+def test_an_unavailable_store_is_an_error_or_skipped(scene: Scene) -> None:
+    """Contract, store away: StoreUnavailable (a ConnectionError), or None with "skip"; an event either way."""
+    locks, faults = scene.faulty()
+    events: list[str] = []
+    locks.on_event(lambda event: events.append(event.type))
+    faults.lose_request("acquire")
+    with pytest.raises(StoreUnavailable) as caught:
+        locks.lock(scene.name()).try_acquire()
+    assert isinstance(caught.value, ConnectionError)
+    assert locks.lock(scene.name(), on_unavailable="skip").try_acquire() is None
+    eventually(lambda: events.count("unavailable") == 2, what="two events")
+    begun = time.monotonic()
+    with pytest.raises(StoreUnavailable):
+        locks.lock(scene.name()).acquire(0.4)
+    assert 0.4 <= time.monotonic() - begun < 0.4 + 1.5
+
+
+def test_a_waiting_acquire_outlives_an_outage(scene: Scene) -> None:
+    """Contract, store away: a waiting acquire keeps trying until its timeout."""
+    locks, faults = scene.faulty()
+    faults.lose_request("acquire", times=2)
+    lease = locks.lock(scene.name()).acquire(10)
+    assert faults.calls["acquire"] == 3
+    lease.release()

@@ -1,0 +1,166 @@
+"""Requests and answers that get lost: what may have happened is found out, or taken back."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ...errors import StoreUnavailable
+from ..handles import eventually
+from ..scene import Scene
+
+SOON = 4.0
+"""Much less than the ttl of 30 s in these tests: what is gone by then was given back, and did not run out."""
+
+
+def test_a_try_whose_answer_was_lost_leaves_nothing(scene: Scene) -> None:
+    """S4, promise 4: an answer that got lost is given back."""
+    locks, faults = scene.faulty(ttl=30)
+    name = scene.name()
+    faults.lose_answer("acquire", times=1)
+    with pytest.raises(StoreUnavailable):
+        locks.lock(name).try_acquire()
+    scene.until_free(name, SOON)
+    again = locks.lock(name).try_acquire()
+    assert again is not None
+    again.release()
+
+
+def test_a_lost_answer_is_recognised_when_asked_again(scene: Scene) -> None:
+    """S4, promise 4: the attempt finds its own grant."""
+    locks, faults = scene.faulty(ttl=30)
+    name = scene.name()
+    faults.lose_answer("acquire", times=2)
+    lease = locks.lock(name).acquire(10)
+    assert faults.calls["acquire"] == 3
+    assert [each.token for each in scene.held(name)] == [lease.token]
+    assert scene.waiters(name) == 0
+    assert lease.release()
+    assert scene.held(name) == []
+
+
+def test_a_waiter_whose_answer_was_lost_queues_once(scene: Scene) -> None:
+    """S4: a place in the queue is the attempt's, however often it is asked for."""
+    locks, (other, faults) = scene.connect(ttl=30), scene.faulty(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    faults.lose_answer("acquire", times=2)
+    waiter = other.lock(name).start()
+    eventually(lambda: faults.calls["acquire"] >= 3)
+    scene.until_waiting(name, 1)
+    lease.release()
+    taken = waiter.lease()
+    assert scene.waiters(name) == 0
+    taken.release()
+
+
+def test_an_acquire_that_never_hears_anything_leaves_nothing(scene: Scene) -> None:
+    """Promise 4, PROOF 6: every "maybe" is settled, though the store did as it was asked all the time."""
+    locks, faults = scene.faulty(ttl=30)
+    name = scene.name()
+    faults.lose_answer("acquire")
+    with pytest.raises(StoreUnavailable):
+        locks.lock(name).acquire(0.5)
+    scene.until_free(name, SOON)
+
+
+def test_an_acquire_in_an_outage_leaves_nothing_once_it_is_over(scene: Scene) -> None:
+    """Promise 4: granted, the answer lost, and then the store is away for a while: it is given back when it returns."""
+    locks, faults = scene.faulty(ttl=30)
+    name = scene.name()
+    faults.lose_answer("acquire", times=1)
+    faults.lose_request("*")
+    with pytest.raises(StoreUnavailable):
+        locks.lock(name).acquire(0.5)
+    assert scene.held(name), "it was granted, or this shows nothing"
+    faults.mend()
+    scene.until_free(name, SOON)
+
+
+def test_a_waiter_that_gives_up_in_an_outage_leaves_nothing_once_it_is_over(scene: Scene) -> None:
+    """Promise 4: cancelled while the store cannot be told: the place in the queue goes when it can."""
+    locks, (other, faults) = scene.connect(ttl=30), scene.faulty(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    waiter = other.lock(name).start()
+    scene.until_waiting(name)
+    faults.lose_request("abandon", times=2)
+    waiter.cancel()
+    assert isinstance(waiter.error(), scene.api.cancelled)
+    eventually(lambda: scene.waiters(name) == 0, SOON)
+    lease.release()
+
+
+def test_what_is_owed_delays_no_renewal(scene: Scene) -> None:
+    """Promises 4 and 6: a name that cannot be given back because its store hangs costs no other lease its renewal."""
+    locks, faults = scene.faulty()
+    kept = locks.lock(scene.name()).acquire()
+    names = [scene.name() for _ in range(3)]
+    for name in names:
+        faults.lose_answer("acquire", times=1)
+        faults.lose_request("abandon", noticed_after=30)
+        with pytest.raises(StoreUnavailable):
+            locks.lock(name, ttl=30).try_acquire()
+    ends = time.monotonic() + 3 * scene.ttl
+    while time.monotonic() < ends:
+        assert kept.valid, kept.lost_reason
+        time.sleep(0.02)
+    faults.mend()
+    for name in names:
+        scene.until_free(name, SOON)
+    assert kept.release()
+
+
+def test_a_release_whose_request_was_lost_is_made_up_for(scene: Scene) -> None:
+    """Seed C5: release reports its errors; what it could not do is done as soon as the store is back."""
+    locks, faults = scene.faulty(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    faults.lose_request("release", times=2)
+    with pytest.raises(StoreUnavailable):
+        lease.release()
+    assert not lease.valid, "whatever the store knows, this holder has let go"
+    scene.until_free(name, SOON)
+    assert lease.release() is False
+
+
+def test_a_release_whose_answer_was_lost_does_no_harm(scene: Scene) -> None:
+    """Promise 3: the release that is repeated later must not take the name from whoever has it by then."""
+    locks, faults = scene.faulty(ttl=30)
+    other = scene.connect(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    faults.lose_answer("release", times=1)
+    with pytest.raises(StoreUnavailable):
+        lease.release()
+    taken = other.lock(name).acquire(5)
+    eventually(lambda: faults.calls["release"] >= 2, what="the release was repeated")
+    eventually(lambda: not locks.real._core.unsettled)
+    assert [each.token for each in scene.held(name)] == [taken.token]
+    taken.renew()
+    assert taken.release()
+
+
+def test_a_renewal_whose_answer_was_lost_is_no_loss(scene: Scene) -> None:
+    """Promise 6: a renewal that errors is unknown; the next one tells."""
+    locks, faults = scene.faulty()
+    lease = locks.lock(scene.name(), ttl=5, renew_every=0.1).acquire()
+    faults.lose_answer("renew", times=2)
+    eventually(lambda: faults.calls["renew"] >= 4)
+    assert lease.valid
+    assert not lease.lost.is_set()
+    assert lease.release()
+
+
+def test_late_answers_are_not_trusted(scene: Scene) -> None:
+    """S2: an answer that comes when its lease is over is of no use; the acquire asks for a new term."""
+    locks, faults = scene.faulty()
+    name = scene.name()
+    ttl = scene.ttl
+    faults.delay_answer(ttl, "acquire", times=1)
+    lease = locks.lock(name, ttl=ttl).acquire(10)
+    assert lease.valid
+    assert faults.calls["acquire"] == 2
+    assert [each.token for each in scene.held(name)] == [lease.token]
+    lease.release()

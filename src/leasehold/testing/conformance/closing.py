@@ -1,0 +1,88 @@
+"""Closing a ``Locks``: what it held is lost and given back, who waits is sent off, later use is refused."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ...errors import LeaseLost, ShuttingDown
+from ..scene import Scene
+
+
+def test_close_marks_as_lost_and_gives_back(scene: Scene) -> None:
+    """Contract, connecting: close() marks what is still held as lost and gives it back."""
+    locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
+    names = [scene.name() for _ in range(5)]
+    leases = [locks.lock(name).acquire() for name in names]
+    locks.close()
+    for name, lease in zip(names, leases, strict=True):
+        assert not lease.valid
+        assert lease.lost.is_set()
+        assert "closed" in lease.lost_reason
+        with pytest.raises(LeaseLost):
+            lease.check()
+        assert lease.release() is False
+        assert not scene.held(name)
+        other.lock(name).acquire(0).release()
+
+
+def test_a_closed_locks_refuses(scene: Scene) -> None:
+    """Contract, errors: ShuttingDown; closing again is harmless."""
+    locks = scene.connect()
+    lock = locks.lock(scene.name())
+    lock.acquire().release()
+    locks.close()
+    locks.close()
+    for use in (lock.acquire, lock.try_acquire, lock.locked, locks.metrics, locks.leases):
+        with pytest.raises(ShuttingDown):
+            use()
+    with pytest.raises(ShuttingDown):
+        locks.inspect("x")
+    with pytest.raises(ShuttingDown):
+        locks.break_lease("x")
+
+
+def test_closing_what_was_never_used(scene: Scene) -> None:
+    """Contract, connecting: connect does no I/O, so there is nothing to close."""
+    scene.connect().close()
+
+
+def test_close_ends_a_waiting_acquire(scene: Scene) -> None:
+    """Contract, connecting and promise 4: whoever waits gets ShuttingDown, and is not in the queue any more."""
+    locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    waiter = other.lock(name).start()
+    scene.until_waiting(name)
+    begun = time.monotonic()
+    other.close()
+    assert isinstance(waiter.error(), ShuttingDown)
+    assert time.monotonic() - begun < 3
+    assert scene.waiters(name) == 0
+    assert lease.valid
+    assert lease.release()
+    assert not scene.held(name)
+
+
+def test_closing_while_the_store_is_away_ends(scene: Scene) -> None:
+    """Contract, connecting: close() ends also when the store does not answer; the leases run out by themselves."""
+    locks, faults = scene.faulty()
+    lease = locks.lock(scene.name()).acquire()
+    faults.lose_request("*", noticed_after=0.2)
+    begun = time.monotonic()
+    locks.close()
+    assert time.monotonic() - begun < 10
+    assert not lease.valid
+    assert lease.lost.is_set()
+
+
+def test_one_closes_the_other_goes_on(scene: Scene) -> None:
+    """Contract, connecting: only what is ours is stopped."""
+    locks, other = scene.connect(), scene.connect()
+    lease = other.lock(scene.name()).acquire()
+    locks.lock(scene.name()).acquire()
+    locks.close()
+    time.sleep(1.5 * scene.ttl)
+    assert lease.valid, lease.lost_reason
+    assert lease.release()

@@ -1,0 +1,199 @@
+"""What only processes show: killed, paused, forked, interrupted, ended."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ..handles import eventually
+from ..scene import Scene
+from .fixtures import needs
+
+
+@needs("shared")
+@pytest.mark.slow
+def test_a_killed_holder_is_replaced(scene: Scene) -> None:
+    """Promise 5, L1; seeds A3, C2: SIGKILL; the waiter has it within ttl + 1 s, and tokens rise."""
+    locks = scene.connect(ttl=30)
+    name = scene.name()
+    holder = scene.process()
+    held = holder.do("acquire", name=name, ttl=scene.ttl)
+    waiter = locks.lock(name).start()
+    scene.until_waiting(name)
+    time.sleep(1.5 * scene.ttl)
+    assert not waiter.done(), "its holder lives and renews"
+    begun = time.monotonic()
+    holder.kill()
+    taken = waiter.lease()
+    assert time.monotonic() - begun <= scene.ttl + 1 + scene.store.slack
+    assert taken.token > held["token"]
+    assert taken.release()
+
+
+@needs("shared")
+@pytest.mark.slow
+def test_a_killed_waiter_holds_up_nobody(scene: Scene) -> None:
+    """Promise 5, L2: a waiter that was killed costs those behind it 1 s at most."""
+    locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    dead = scene.process()
+    dead.do("begin", name=name, ttl=30)
+    scene.until_waiting(name)
+    waiter = other.lock(name).start()
+    scene.until_waiting(name, 2)
+    dead.kill()
+    begun = time.monotonic()
+    lease.release()
+    taken = waiter.lease()
+    assert time.monotonic() - begun <= 1 + scene.store.slack
+    assert taken.release()
+
+
+@needs("shared")
+@pytest.mark.slow
+def test_a_paused_holder_knows_at_once_that_it_was_replaced(scene: Scene) -> None:
+    """Promises 1, 3, 6; S2, S3: SIGSTOP past the ttl, SIGCONT: not valid, lost, its release does no harm."""
+    locks = scene.connect(ttl=30)
+    name = scene.name()
+    holder = scene.process()
+    held = holder.do("acquire", name=name, ttl=scene.ttl)
+    assert held["valid"]
+    holder.pause()
+    try:
+        taken = locks.lock(name).acquire(scene.ttl + 5)
+    finally:
+        holder.resume()
+    state = holder.do("state", name=name)
+    assert not state["valid"]
+    assert state["lost"]
+    assert state["reason"]
+    assert state["remaining"] == 0
+    assert taken.token > held["token"]
+    assert holder.do("release", name=name) is False
+    assert [each.token for each in scene.held(name)] == [taken.token]
+    taken.renew()
+    assert taken.release()
+
+
+@needs("shared", "push")
+@pytest.mark.slow
+def test_a_release_is_pushed_to_another_process(scene: Scene) -> None:
+    """Promise 5, L2: from process to process, both ways, with no poll in between."""
+    locks = scene.connect(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    other = scene.process()
+    other.do("begin", name=name, ttl=30)
+    scene.until_waiting(name)
+    time.sleep(0.3)
+    begun = time.monotonic()
+    lease.release()
+    there = other.do("finish", name=name)
+    assert time.monotonic() - begun < 2
+    assert there["token"] > lease.token
+    waiter = locks.lock(name).start()
+    scene.until_waiting(name)
+    time.sleep(0.3)
+    begun = time.monotonic()
+    assert other.do("release", name=name) is True
+    back = waiter.lease()
+    assert time.monotonic() - begun < 2
+    assert back.token > there["token"]
+    back.release()
+
+
+@needs("shared", "push")
+@pytest.mark.slow
+def test_a_break_is_told_to_another_process(scene: Scene) -> None:
+    """Contract, break_lease: the holder is told wherever it is."""
+    locks = scene.connect()
+    name = scene.name()
+    holder = scene.process()
+    holder.do("acquire", name=name, ttl=90)
+    assert locks.break_lease(name)
+    eventually(lambda: not holder.do("state", name=name)["valid"], 3)
+    assert "broken" in holder.do("state", name=name)["reason"]
+    assert locks.lock(name).try_acquire() is None
+    assert holder.do("release", name=name) is False
+    locks.lock(name).acquire(2).release()
+
+
+@needs("shared")
+@pytest.mark.slow
+def test_what_an_ending_process_holds_is_given_back(scene: Scene) -> None:
+    """Contract, connecting: at interpreter exit what is held is given back within 1 s."""
+    name = scene.name()
+    holder = scene.process()
+    holder.do("acquire", name=name, ttl=30)
+    assert scene.held(name)
+    holder.forget_to_close()
+    holder.close()
+    assert not holder.killed, "it ended by itself"
+    eventually(lambda: not scene.held(name), 1 + scene.store.slack)
+
+
+@needs("shared")
+@pytest.mark.slow
+def test_what_a_process_has_forgotten_is_given_back(scene: Scene) -> None:
+    """Promise 4, L5: lease, Locks and (asyncio.run) loop are all gone without a word; it is given back at exit."""
+    name = scene.name()
+    process = scene.process()
+    process.forget_to_close()
+    process.do("leak", name=name)
+    process.close()
+    assert not process.killed, "it ended by itself"
+    eventually(lambda: not scene.held(name), 1 + scene.store.slack)
+
+
+@needs("shared")
+@pytest.mark.slow
+def test_a_forked_child_owns_nothing(scene: Scene) -> None:
+    """Promise 4, L5; contract, connecting: the child has no lease of the parent's, and can use the same Locks."""
+    name, other = scene.name(), scene.name()
+    found = scene.process().do("fork", name=name, other=other, ttl=30)
+    child = found["child"]
+    assert "error" not in child, child
+    assert child["valid"] is False
+    assert "parent" in child["lost"]
+    assert child["released"] is False, "it was not the child's to release"
+    assert child["used"] is True
+    assert child["owner"] != found["owner"]
+    assert found["valid"] is True
+    assert found["released"] is True, "the parent still had it"
+    assert not scene.held(name)
+    assert not scene.held(other)
+
+
+@needs("shared")
+@pytest.mark.slow
+def test_a_forked_child_outlives_its_parent(scene: Scene) -> None:
+    """Promise 1 over a fork: what the child holds is held for everybody, also when the parent has closed its Locks."""
+    locks = scene.connect(ttl=30)
+    first, second = scene.name(), scene.name()
+    process = scene.process()
+    process.do("outlive", first=first, second=second)
+    for name in (first, second):
+        assert locks.lock(name).try_acquire() is None, "the child holds it"
+        assert len(scene.held(name)) == 1
+    assert process.do("outlived") == "++"
+    for name in (first, second):
+        locks.lock(name).acquire(5).release()
+
+
+@needs("shared")
+@pytest.mark.slow
+def test_ctrl_c_in_a_waiting_acquire_leaves_nothing(scene: Scene) -> None:
+    """Promise 4, L5: KeyboardInterrupt while waiting; neither held nor queued afterwards."""
+    locks = scene.connect(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    process = scene.process()
+    process.send("interrupt", name=name, after=1.0)
+    scene.until_waiting(name)
+    assert process.answer() == "KeyboardInterrupt"
+    eventually(lambda: scene.waiters(name) == 0, 2)
+    assert lease.valid
+    assert lease.release()
+    assert not scene.held(name)

@@ -1,0 +1,57 @@
+"""The fixtures of the suite. The author of a store supplies one more, ``store``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from ..scene import Scene
+from ..store import ASYNCIO, THREADS, StoreUnderTest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def needs(*abilities: str) -> Callable[[F], F]:
+    """The test is for stores that have these: fields of :class:`StoreUnderTest`. Others skip it and say so."""
+
+    def mark(function: F) -> F:
+        function.needs = abilities  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def _scene(request: pytest.FixtureRequest, store: StoreUnderTest, side: str) -> Iterator[Scene]:
+    if request.function.__name__ in store.notes:
+        pytest.skip(f"{store.name}: {store.notes[request.function.__name__]}")
+    for ability in getattr(request.function, "needs", ()):
+        if not getattr(store, ability):
+            pytest.skip(f"{store.name} has no {ability}")
+    scene = Scene(store, side)
+    failed = request.session.testsfailed
+    try:
+        yield scene
+    finally:
+        scene.close()
+    if request.session.testsfailed == failed:  # else what is left over is only what the failure left
+        scene.check()
+
+
+@pytest.fixture(params=[THREADS, ASYNCIO])
+def scene(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
+    """For what is the same with threads and asyncio."""
+    yield from _scene(request, store, request.param)
+
+
+@pytest.fixture
+def tasks(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
+    """For what only tasks do."""
+    yield from _scene(request, store, ASYNCIO)
+
+
+@pytest.fixture
+def threads(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
+    """For what only threads do."""
+    yield from _scene(request, store, THREADS)

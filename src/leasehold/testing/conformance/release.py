@@ -1,0 +1,94 @@
+"""Giving back: once, only one's own, from anywhere, and no earlier than min_hold."""
+
+from __future__ import annotations
+
+import time
+
+from ..handles import eventually
+from ..scene import Scene
+
+
+def test_a_second_release_is_false(scene: Scene) -> None:
+    """Contract: release() is idempotent; False when it was no longer ours."""
+    lease = scene.connect().lock(scene.name()).acquire()
+    assert lease.release() is True
+    assert lease.release() is False
+
+
+def test_release_after_expiry_takes_nothing_from_anybody(scene: Scene) -> None:
+    """S3, promise 3; seeds C4, D5: a release by one who has lost it is refused and does no harm."""
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    lease = locks.lock(name, renew=False).acquire()
+    taken = other.lock(name, ttl=30).acquire(scene.ttl + 5)
+    assert lease.release() is False
+    assert [each.token for each in scene.held(name)] == [taken.token]
+    assert lease.release() is False
+    assert taken.valid
+    taken.renew()
+    assert taken.release() is True
+
+
+def test_release_after_expiry_of_an_untouched_record_is_false(scene: Scene) -> None:
+    """Contract: False when it was lost, also when nobody has come since."""
+    lease = scene.connect().lock(scene.name(), renew=False).acquire()
+    assert lease.wait_lost(scene.ttl + 1)
+    assert lease.release() is False
+
+
+def test_release_from_elsewhere(scene: Scene) -> None:
+    """Contract: a lease can be given back by another thread or task than took it."""
+    lease = scene.connect().lock(scene.name()).acquire()
+    assert scene.api.start(lease.real.release).result() is True
+    assert not lease.valid
+    assert lease.release() is False
+
+
+def test_releases_at_the_same_time_are_one(scene: Scene) -> None:
+    """Contract: of many releases at once exactly one is True."""
+    lease = scene.connect().lock(scene.name()).acquire()
+    jobs = [scene.api.start(lease.real.release) for _ in range(8)]
+    assert sorted(job.result() for job in jobs) == [False] * 7 + [True]
+
+
+def test_min_hold_keeps_the_name_taken(scene: Scene) -> None:
+    """Contract, timing: released no earlier than min_hold (cron on two hosts)."""
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    begun = time.monotonic()
+    lease = locks.lock(name, min_hold=1.0).acquire()
+    assert lease.release() is True
+    assert not lease.valid
+    assert other.lock(name).try_acquire() is None
+    taken = other.lock(name).acquire(10)
+    assert time.monotonic() - begun >= 1.0 - 0.001
+    assert time.monotonic() - begun < 1.0 + 2
+    assert taken.token > lease.token
+    taken.release()
+
+
+def test_min_hold_reaches_one_who_already_waits(scene: Scene) -> None:
+    """Contract, timing: a waiter gets it when min_hold is over, and not when the ttl would have been."""
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    begun = time.monotonic()
+    lease = locks.lock(name, ttl=30, min_hold=0.8).acquire()
+    waiter = other.lock(name).start()
+    scene.until_waiting(name)
+    lease.release()
+    taken = waiter.lease()
+    assert 0.8 - 0.001 <= time.monotonic() - begun < 0.8 + 3
+    taken.release()
+
+
+def test_a_lease_whose_handle_is_gone_is_given_back(scene: Scene) -> None:
+    """Promise 4, L5: a garbage-collected lease stops being renewed and is given back."""
+    import gc
+
+    locks = scene.connect(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    assert scene.held(name)
+    del lease
+    gc.collect()
+    eventually(lambda: not scene.held(name), 5, "it is given back")

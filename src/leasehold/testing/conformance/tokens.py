@@ -1,0 +1,109 @@
+"""Fencing tokens only ever rise: over release, expiry, break, purge, restart, and a clock that is put back."""
+
+from __future__ import annotations
+
+from ..scene import Scene
+from .fixtures import needs
+
+
+def test_tokens_rise_with_every_grant(scene: Scene) -> None:
+    """Promise 2, S1; seed E7: strictly greater than every earlier one of this name."""
+    lock = scene.connect().lock(scene.name())
+    last = 0
+    for _ in range(scene.store.rounds):
+        lease = lock.acquire(0)
+        assert type(lease.token) is int
+        assert lease.token > last
+        last = lease.token
+        assert lease.release()
+
+
+def test_tokens_rise_over_expiry(scene: Scene) -> None:
+    """Promise 2, S5; seeds A1, A3, C3: an expired record that is still there is taken over, with a higher token."""
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    first = locks.lock(name, renew=False).acquire()
+    second = other.lock(name).acquire(scene.ttl + 5)
+    assert second.token > first.token
+    assert not first.valid
+    assert [each.token for each in scene.held(name)] == [second.token]
+    second.release()
+
+
+def test_tokens_rise_over_break(scene: Scene) -> None:
+    """Contract, break_lease: tokens rise either way."""
+    locks, other = scene.connect(), scene.connect()
+    for force in (False, True):
+        name = scene.name()
+        first = locks.lock(name).acquire()
+        assert other.break_lease(name, force=force)
+        second = other.lock(name).acquire(scene.ttl + 5)
+        assert second.token > first.token
+        second.release()
+
+
+@needs("age")
+def test_tokens_rise_over_purge(scene: Scene) -> None:
+    """Promise 2, S5: across the purge of old records, also when the clock was put back meanwhile."""
+    locks = scene.connect()
+    name = scene.name()
+    first = locks.lock(name).acquire()
+    first.release()
+    assert scene.store.age is not None
+    scene.store.age(scene.namespace, name)
+    locks.run(locks.store.tidy())
+    assert name not in scene.probe.names(scene.namespace), "the record should be gone, or this shows nothing"
+    second = locks.lock(name).acquire()
+    assert second.token > first.token
+    second.release()
+
+
+@needs("wipe")
+def test_tokens_rise_when_the_store_has_forgotten_everything(scene: Scene) -> None:
+    """Promise 2, S5: a restart of the store that kept nothing."""
+    locks = scene.connect()
+    name = scene.name()
+    first = locks.lock(name).acquire()
+    first.release()
+    assert scene.store.wipe is not None
+    scene.store.wipe()
+    second = locks.lock(name).acquire(10)
+    assert second.token > first.token
+    second.release()
+
+
+@needs("restart")
+def test_tokens_rise_over_a_restart_of_the_store(scene: Scene) -> None:
+    """Promise 2, S5: a restart of the store that kept what it had acknowledged; what was free can be taken."""
+    locks = scene.connect()
+    name = scene.name()
+    first = locks.lock(name).acquire()
+    first.release()
+    assert scene.store.restart is not None
+    scene.store.restart()
+    second = locks.lock(name).acquire(20)
+    assert second.token > first.token
+    second.release()
+
+
+@needs("step_clock")
+def test_tokens_rise_while_a_clock_goes_back(scene: Scene) -> None:
+    """S5; promise 1: while the record is there, no wall clock is needed, nor does one decide expiry."""
+    step = scene.store.step_clock
+    assert step is not None
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    try:
+        last = 0
+        for offset in (0.0, -3600.0, -7200.0, 3600.0, -3600.0):
+            step(offset)
+            lease = locks.lock(name, ttl=30).acquire(0)
+            assert lease.token > last
+            last = lease.token
+            step(offset + 3600)
+            assert other.lock(name).try_acquire() is None, "a clock that jumps ahead ends no lease"
+            step(offset - 3600)
+            assert lease.valid
+            assert lease.release()
+    finally:
+        step(0.0)

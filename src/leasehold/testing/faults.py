@@ -1,0 +1,217 @@
+"""A network that loses and delays, between a ``Locks`` and any store.
+
+Faults are set per operation of the store (``acquire``, ``renew``, ``release``, ``abandon`` …, or ``"*"``), for so many
+calls or until ``mend``. They are what a client can live through:
+
+- the request is lost: the store never hears of it;
+- the answer is lost: the store has done it, and nobody learns of it;
+- either comes late: later than the caller's limit is the same as lost, for the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import StoreUnavailable
+from ..protocol import Ask, Busy, Holding, Renewal, Reply, Steps, Store, T, TaskDriver, ThreadDriver
+
+SLICE = 0.05
+QUICK = 0.02
+"""How long a lost call takes to be noticed, unless the test says otherwise."""
+
+
+class Fault(NamedTuple):
+    """One thing that goes wrong with a call: waits before and after it, and whether it gets there and back."""
+
+    before: float = 0.0
+    sent: bool = True
+    after: float = 0.0
+    answered: bool = True
+
+
+class Faults:
+    """What goes wrong from now on. ``calls`` counts the operations that were asked for."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, tuple[Fault, float]] = {}
+        self._mutex = threading.Lock()
+        self._mended = threading.Event()
+        self.calls: Counter[str] = Counter()
+        self.deaf = False
+
+    def lose_request(self, operation: str = "*", times: float = float("inf"), noticed_after: float = QUICK) -> None:
+        self._set(operation, Fault(noticed_after, sent=False), times)
+
+    def lose_answer(self, operation: str = "*", times: float = float("inf"), noticed_after: float = QUICK) -> None:
+        self._set(operation, Fault(after=noticed_after, answered=False), times)
+
+    def delay_request(self, seconds: float, operation: str = "*", times: float = float("inf")) -> None:
+        self._set(operation, Fault(before=seconds), times)
+
+    def delay_answer(self, seconds: float, operation: str = "*", times: float = float("inf")) -> None:
+        self._set(operation, Fault(after=seconds), times)
+
+    def die(self) -> None:
+        """As if the process was gone: nothing reaches the store, no ring arrives, until ``mend``."""
+        self.deaf = True
+        self._set("*", Fault(QUICK, sent=False), float("inf"))
+
+    def mend(self) -> None:
+        """All is well again; calls that hang fail now."""
+        with self._mutex:
+            self._rules.clear()
+            self._mended.set()
+            self._mended = threading.Event()
+        self.deaf = False
+
+    def hang(self, seconds: float) -> None:
+        self._mended.wait(seconds)
+
+    async def hang_task(self, seconds: float) -> None:
+        mended, ends = self._mended, time.monotonic() + seconds
+        while not mended.is_set() and (left := ends - time.monotonic()) > 0:  # noqa: ASYNC110
+            await asyncio.sleep(min(SLICE, left))
+
+    def _set(self, operation: str, fault: Fault, times: float) -> None:
+        with self._mutex:
+            self._rules[operation] = (fault, times)
+
+    def take(self, operation: str) -> Fault | None:
+        """What happens to this call."""
+        with self._mutex:
+            self.calls[operation] += 1
+            key = operation if operation in self._rules else "*"
+            fault, times = self._rules.get(key, (None, 0.0))
+            if fault is not None:
+                if times <= 1:
+                    del self._rules[key]
+                else:
+                    self._rules[key] = (fault, times - 1)
+            return fault
+
+
+def install(locks: Any) -> Faults:
+    """Put faults between a ``Locks``, of either side, and its store."""
+    core = locks._core
+    if isinstance(core.store, Named):
+        found: Faults = core.driver.faults
+        return found
+    faults = Faults()
+    core.store = Named(core.store)
+    core.driver = (FaultyTasks if hasattr(core, "loop") else FaultyThreads)(core.driver, faults)
+    return faults
+
+
+class Named:
+    """A store whose operations are generators that bear the operation's name, so that a driver can tell them."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.scheme = inner.scheme
+        self.fair = inner.fair
+
+    def acquire(self, ask: Ask) -> Steps[Reply]:
+        return (yield from self.inner.acquire(ask))
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str]]:
+        return (yield from self.inner.renew(batch))
+
+    def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
+        return (yield from self.inner.release(name, attempt, token, hint))
+
+    def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        return (yield from self.inner.abandon(name, attempt))
+
+    def interrupt(self, name: str, force: bool) -> Steps[bool]:
+        return (yield from self.inner.interrupt(name, force))
+
+    def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
+        return (yield from self.inner.scan(prefix, after, count))
+
+    def inspect(self, name: str) -> Steps[Sequence[Holding]]:
+        return (yield from self.inner.inspect(name))
+
+    def tidy(self) -> Steps[None]:
+        return (yield from self.inner.tidy())
+
+
+class _Faulty:
+    """What both faulty drivers have in common: everything that needs no waiting is passed on."""
+
+    def __init__(self, inner: Any, faults: Faults) -> None:
+        self.inner = inner
+        self.faults = faults
+        self.on_ring = inner.on_ring
+        inner.on_ring = self._rung
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def _rung(self, attempt: str) -> None:
+        if not self.faults.deaf:
+            self.on_ring(attempt)
+
+    def forget(self, attempt: str) -> None:
+        self.inner.forget(attempt)
+
+    def after_fork(self) -> None:
+        self.inner.after_fork()
+
+    def _parts(self, steps: Steps[Any], limit: float) -> tuple[Fault, float, Callable[[], StoreUnavailable]]:
+        """The fault, how long to wait before the call, and what is raised when it did not come through."""
+        name: str = getattr(steps, "__name__", "")
+        fault = self.faults.take(name) or Fault()
+        return fault, min(fault.before, limit), lambda: StoreUnavailable(f"a fault was injected into {name}")
+
+
+class FaultyThreads(_Faulty):
+    inner: ThreadDriver
+
+    def run(self, steps: Steps[T], limit: float) -> T:
+        fault, pause, failure = self._parts(steps, limit)
+        if pause:
+            self.faults.hang(pause)
+        if not fault.sent or pause >= limit:
+            steps.close()
+            raise failure()
+        result = self.inner.run(steps, limit - pause)
+        if fault.after:
+            self.faults.hang(min(fault.after, max(0.0, limit - pause)))
+        if not fault.answered or pause + fault.after >= limit:
+            raise failure()
+        return result
+
+    def listen(self, attempt: str, busy: Busy | None) -> bool:
+        return self.inner.listen(attempt, busy)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class FaultyTasks(_Faulty):
+    inner: TaskDriver
+
+    async def run(self, steps: Steps[T], limit: float) -> T:
+        fault, pause, failure = self._parts(steps, limit)
+        if pause:
+            await self.faults.hang_task(pause)
+        if not fault.sent or pause >= limit:
+            steps.close()
+            raise failure()
+        result = await self.inner.run(steps, limit - pause)
+        if fault.after:
+            await self.faults.hang_task(min(fault.after, max(0.0, limit - pause)))
+        if not fault.answered or pause + fault.after >= limit:
+            raise failure()
+        return result
+
+    async def listen(self, attempt: str, busy: Busy | None) -> bool:
+        return await self.inner.listen(attempt, busy)
+
+    async def close(self) -> None:
+        await self.inner.close()

@@ -1,0 +1,100 @@
+"""What the author of a store tells the suite about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+from .. import aio
+from ..connect import connect
+from ..lock import Locks
+from ..protocol import Opened
+from ..tasks import TaskCore
+from ..threads import ThreadCore
+
+THREADS, ASYNCIO = "threads", "asyncio"
+
+
+class Held(NamedTuple):
+    """A holder as it stands in the store. ``expires_in`` is in seconds by the store's clock; below 0 it is over."""
+
+    owner: str
+    token: int
+    expires_in: float
+
+
+class Probe(Protocol):
+    """Looks into the store behind the API: with a connection of its own, and none of leasehold's code for reading."""
+
+    def names(self, namespace: str) -> Sequence[str]:
+        """Every name that anybody holds or waits for. Free names that have a record may be among them."""
+
+    def holders(self, namespace: str, name: str) -> Sequence[Held]:
+        """Who holds the name; expired ones may be among them."""
+
+    def waiters(self, namespace: str, name: str) -> int:
+        """How many wait for the name, expired ones left out."""
+
+
+@dataclass(frozen=True)
+class StoreUnderTest:
+    """A store, and what it says that it can do. The defaults are what the contract asks for."""
+
+    name: str
+    url: str
+    """What ``connect`` takes, in this process and in others."""
+    probe: Probe
+    opener: str | None = None
+    """For a store that ``connect`` does not know: ``module:function``, where ``function(url, namespace)`` returns an
+    :class:`leasehold.protocol.Opened`."""
+    client: Callable[[str], Any] | None = None
+    """Makes what ``connect`` is given in place of the URL, for ``"threads"`` or ``"asyncio"``; its maker closes it."""
+
+    shared: bool = True
+    """Whether other processes that open the URL see the same leases."""
+    push: bool = True
+    """Whether a release reaches a waiter without a poll."""
+    fair: bool = True
+    """Whether waiters are served in order."""
+
+    ttl: float = 0.6
+    """The ttl that most tests take. Their length grows with it."""
+    slack: float = 0.3
+    """What the store may be late by, beyond the contract's own bounds, on a loaded machine."""
+    rounds: int = 1000
+    """How many acquires in a row the test of rising tokens makes."""
+    count_files: bool = True
+    """Whether file descriptors that are left open after ``close`` are counted as leaks."""
+
+    restart: Callable[[], None] | None = None
+    """Restarts the store, which keeps what it acknowledged."""
+    wipe: Callable[[], None] | None = None
+    """Makes the store forget everything, as if it was made anew."""
+    step_clock: Callable[[float], None] | None = None
+    """Steps the wall clock that takes part in tokens (the client's or the server's); undone by ``step_clock(0)``."""
+    age: Callable[[str, str], None] | None = None
+    """Makes the record of ``(namespace, name)`` look free for longer than records are kept, so that ``tidy`` is due."""
+    leftovers: Callable[[], Sequence[str]] | None = None
+    """Whatever else a closed ``Locks`` must not leave behind: files, keys, sessions."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Tests that do not apply, by name, each with the reason that the run shows."""
+
+    def connect(self, side: str, **options: Any) -> Any:
+        """A ``Locks`` of this store, for threads or asyncio. Does no I/O."""
+        target = self.client(side) if self.client is not None else self.url
+        return open_locks(target, self.opener, side, **options)
+
+
+def open_locks(target: Any, opener: str | None, side: str, **options: Any) -> Any:
+    """As ``connect``, also for a store that it does not know."""
+    if opener is None:
+        return connect(target, **options) if side == THREADS else aio.connect(target, **options)
+    module, _, function = opener.partition(":")
+    namespace = options.pop("namespace", "")
+    opened: Opened = getattr(import_module(module), function)(target, namespace)
+    own = {key: options.pop(key, None) for key in ("owner", "kinds")}
+    if side == THREADS:
+        return Locks(ThreadCore(opened.store, opened.threads(), namespace=namespace, defaults=options, **own))
+    return aio.Locks(TaskCore(opened.store, opened.tasks(), namespace=namespace, defaults=options, **own))

@@ -1,0 +1,1 @@
+"""The command, as real processes on a real SQLite file."""

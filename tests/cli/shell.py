@@ -1,0 +1,140 @@
+"""How the tests call the command and watch its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import leasehold
+
+T = TypeVar("T")
+
+LIMIT = 30.0
+"""Nothing in these tests takes longer, however busy the machine is."""
+
+
+class Shell:
+    """Calls ``leasehold`` with a database of its own; ends what is left over."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.database = folder / "leases.db"
+        self.url = f"sqlite:///{self.database}"
+        self.mark = uuid.uuid4().hex
+        self.environment = {**os.environ, "LEASEHOLD_URL": self.url, "LEASEHOLD_TEST": self.mark}
+        self.environment.pop("LEASEHOLD_TOKEN", None)
+        self.locks = leasehold.connect(self.url)
+        self.started: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Shell:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.locks.close()
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in self.started:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def words(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "leasehold", *words]
+
+    def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
+        """``leasehold`` with these words, in the background."""
+        options = {
+            "env": self.environment,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "cwd": self.folder,
+            **options,
+        }
+        process = subprocess.Popen(self.words(*words), text=True, **options)
+        self.started.append(process)
+        return process
+
+    def do(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        """``leasehold`` with these words, to its end."""
+        return finish(self.start(*words, **options))
+
+    def processes(self) -> list[int]:
+        """Every live process that descends from what this shell has started, wherever it went."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+            except OSError:
+                continue
+            if self.mark.encode() in environment and alive(int(pid)):
+                found.append(int(pid))
+        return found
+
+    def guardian_of(self, run: int) -> int:
+        """The process beside ``run`` that guards COMMAND: it leads a session of its own."""
+        (found,) = (pid for pid in self.processes() if pid != run and stat(pid)[3] == str(pid))
+        return found
+
+    def waiters(self, name: str) -> int:
+        held = self.locks.inspect(name)
+        return (held.waiters or 0) if held else 0
+
+
+def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        stdout, stderr = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def end_input(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    process.stdin = None
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    """The next line that COMMAND prints."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def until(what: Callable[[], T], seconds: float = LIMIT) -> T:
+    """Wait for something to become true."""
+    ends = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.005)
+    return found
+
+
+def stat(pid: int) -> list[str]:
+    """State, parent, group, session and more of a process."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def state(pid: int) -> str:
+    """R, S, T (stopped), Z (dead, uncollected), or empty when there is no such process."""
+    try:
+        return stat(pid)[0]
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    return state(pid) not in ("", "Z", "X")

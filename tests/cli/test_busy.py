@@ -1,0 +1,157 @@
+"""Somebody else has the lease, or the store does not answer."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+import time
+from datetime import datetime
+
+import pytest
+
+from .shell import Shell, finish, line_of, until
+
+
+def test_no_wait_says_who_holds_it_since_when(shell: Shell) -> None:
+    first = shell.start("run", "job", "--owner", "first", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN; sleep 100")
+    token = line_of(first)
+    started = time.monotonic()
+    second = shell.do("run", "job", "--no-wait", "--", "touch", "ran")
+    assert second.returncode == 75
+    assert time.monotonic() - started < 10
+    said = re.fullmatch(
+        r"leasehold: 'job' is busy: held by first since (\S+) \(([\d.]+)s\), token (\d+)\n", second.stderr
+    )
+    assert said, second.stderr
+    held = shell.locks.inspect("job")
+    assert held is not None
+    since = datetime.fromisoformat(said[1])
+    assert since.utcoffset() == datetime.now().astimezone().utcoffset(), "the reader's time of day"
+    assert abs((since - held.acquired).total_seconds()) <= 1
+    assert float(said[2]) < 30
+    assert said[3] == token
+    assert not (shell.folder / "ran").exists()
+    first.terminate()
+    finish(first)
+    assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 0
+
+
+def test_timeout(shell: Shell) -> None:
+    with shell.locks.lock("job"):
+        started = time.monotonic()
+        done = shell.do("run", "job", "--timeout", "300ms", "--", "true")
+        assert done.returncode == 75
+        assert time.monotonic() - started >= 0.3
+        assert "busy after 0.3s: held by " in done.stderr
+        assert shell.waiters("job") == 0
+    assert shell.do("run", "job", "--timeout", "300ms", "--", "true").returncode == 0
+
+
+def test_the_exit_code_can_be_chosen(shell: Shell) -> None:
+    with shell.locks.lock("job"):
+        assert shell.do("run", "job", "--no-wait", "--on-busy-exit", "0", "--", "true").returncode == 0
+
+
+def test_a_waiter_gets_it_when_it_is_released(shell: Shell) -> None:
+    with shell.locks.lock("job"):
+        second = shell.start("run", "job", "--", "echo", "mine")
+        until(lambda: shell.waiters("job") == 1)
+        assert second.poll() is None
+    assert finish(second).stdout == "mine\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+def test_a_signal_ends_the_wait(shell: Shell, number: int) -> None:
+    with shell.locks.lock("job"):
+        second = shell.start("run", "job", "--", "touch", "ran")
+        until(lambda: shell.waiters("job") == 1)
+        second.send_signal(number)
+        done = finish(second)
+        assert (done.returncode, done.stderr) == (128 + number, "")
+        assert shell.waiters("job") == 0
+        assert shell.processes() == []
+    assert not (shell.folder / "ran").exists()
+
+
+def test_a_run_killed_while_it_waits_leaves_nothing(shell: Shell) -> None:
+    with shell.locks.lock("job"):
+        second = shell.start("run", "job", "--", "touch", "ran")
+        until(lambda: shell.waiters("job") == 1)
+        assert len(shell.processes()) == 3
+        second.kill()
+        until(lambda: shell.processes() == [])
+    assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 0
+    assert not (shell.folder / "ran").exists()
+
+
+@pytest.fixture
+def store_away(shell: Shell) -> sqlite3.Connection:
+    """Nobody else gets at the database while this is open."""
+    shell.do("run", "job", "--", "true")
+    shell.locks.close()
+    connection = sqlite3.connect(shell.database, isolation_level=None)
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    connection.execute("BEGIN EXCLUSIVE")
+    return connection
+
+
+QUICK = ("--ttl", "600ms", "--no-wait")
+"""No call lasts longer than its answer would be of use."""
+
+
+def test_the_store_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:
+    done = shell.do("run", "job", *QUICK, "--", "touch", "ran")
+    assert done.returncode == 69
+    assert done.stderr.startswith("leasehold: ")
+    assert str(shell.database) in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (shell.folder / "ran").exists()
+    store_away.close()
+
+
+def test_the_store_is_away_so_skip(shell: Shell, store_away: sqlite3.Connection) -> None:
+    done = shell.do("run", "job", *QUICK, "--on-unavailable", "skip", "--on-busy-exit", "5", "--", "touch", "ran")
+    assert done.returncode == 5
+    assert "skipped" in done.stderr
+    assert not (shell.folder / "ran").exists()
+    store_away.close()
+
+
+def test_the_store_is_away_so_run_without(shell: Shell, store_away: sqlite3.Connection) -> None:
+    environment = {**shell.environment, "LEASEHOLD_TOKEN": "5", "LEASEHOLD_NAME": "job"}
+    words = ("run", "job", *QUICK, "--on-unavailable", "run", "--", "sh", "-c", "env | grep -c LEASEHOLD_[NTO]; exit 3")
+    done = shell.do(*words, env=environment)
+    assert "without the lease" in done.stderr
+    assert (done.returncode, done.stdout) == (3, "1\n"), "of the names that start like this only LEASEHOLD_TEST is left"
+    store_away.close()
+
+
+def test_a_signal_ends_the_wait_for_a_store_that_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:
+    """The first one lets the call that is under way end; the second one does not."""
+    run = shell.start("run", "job", "--", "true")
+    until(lambda: len(shell.processes()) == 3)
+    until(lambda: "SigCgt:\t" and _catches(run.pid, signal.SIGTERM))
+    run.send_signal(signal.SIGTERM)
+    time.sleep(0.05)
+    run.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    assert finish(run).returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert time.monotonic() - started < 2
+    until(lambda: shell.processes() == [])
+    store_away.close()
+
+
+def _catches(pid: int, number: int) -> bool:
+    with open(f"/proc/{pid}/status") as file:
+        (caught,) = (line.split()[1] for line in file if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def test_the_store_needs_mending(shell: Shell) -> None:
+    shell.locks.close()
+    shell.database.write_bytes(b"this is no database, but long enough to be mistaken for one" * 50)
+    for words in (("run", "job", "--on-unavailable", "run", "--", "true"), ("ls",)):
+        done = shell.do(*words)
+        assert done.returncode == 78
+        assert "move it away" in done.stderr

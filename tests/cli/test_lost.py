@@ -1,0 +1,219 @@
+"""The lease is lost under a running COMMAND: it is stopped before anybody else can have the lease."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .shell import Shell, alive, end_input, finish, line_of, state, until
+
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("SIGTERM", time.time(), flush=True))
+sign = os.open("last-sign", os.O_CREAT | os.O_WRONLY)
+print("ready", flush=True)
+while True:
+    os.pwrite(sign, b"%.6f" % time.time(), 0)
+    time.sleep(0.005)
+"""
+"""A COMMAND that notes when it is told to end, does not, and keeps the time at which it was last at work in a file."""
+
+
+def last_sign(shell: Shell) -> float:
+    return float((shell.folder / "last-sign").read_text())
+
+
+def test_broken(shell: Shell) -> None:
+    """COMMAND may tidy up; the name is free as soon as it has ended, though its ttl has not."""
+    script = "trap 'echo stopping; read line; echo stopped; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
+    words = ("run", "job", "--ttl", "1h", "--kill-after", "1m", "--", "sh", "-c", script)
+    run = shell.start(*words, stdin=subprocess.PIPE)
+    assert line_of(run) == "ready"
+    assert shell.locks.break_lease("job")
+    assert line_of(run) == "stopping"
+    assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 75, "its body is still being stopped"
+    end_input(run)
+    done = finish(run)
+    assert done.stdout == "stopped\n"
+    assert done.returncode == 74
+    assert "lease 'job' is lost: it was broken by an operator" in done.stderr
+    assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 0
+
+
+def test_broken_by_the_command(shell: Shell) -> None:
+    run = shell.start("run", "job", "--ttl", "1h", "--", "sh", "-c", "echo ready; exec sleep 100")
+    assert line_of(run) == "ready"
+    broken = shell.do("break", "job")
+    assert broken.returncode == 0
+    assert "its holder is told" in broken.stdout
+    assert finish(run).returncode == 74
+
+
+def test_broken_by_force(shell: Shell) -> None:
+    run = shell.start("run", "job", "--ttl", "1h", "--", "sh", "-c", "echo ready; exec sleep 100")
+    assert line_of(run) == "ready"
+    assert "free at once" in shell.do("break", "job", "--force").stdout
+    assert shell.locks.inspect("job") is None
+    assert finish(run).returncode == 74
+
+
+def test_a_command_that_does_not_heed_sigterm_is_killed(shell: Shell) -> None:
+    run = shell.start("run", "job", "--ttl", "20s", "--kill-after", "500ms", "--", sys.executable, "-c", STUBBORN)
+    assert line_of(run) == "ready"
+    held = shell.locks.inspect("job")
+    assert held is not None
+    shell.locks.break_lease("job")
+    told = float(line_of(run).split()[1])
+    assert finish(run).returncode == 74
+    assert told + 0.4 < last_sign(shell) < held.expires.timestamp()
+    assert shell.locks.inspect("job") is None
+    assert shell.processes() == []
+
+
+def test_what_command_has_started_is_ended_too(shell: Shell) -> None:
+    """The shell heeds SIGTERM at once; its child does not and gets its time, then SIGKILL."""
+    script = "sh -c \"trap '' TERM; echo ready; while :; do sleep 0.01; done\" & wait"
+    run = shell.start("run", "job", "--ttl", "20s", "--kill-after", "300ms", "--", "sh", "-c", script)
+    assert line_of(run) == "ready"
+    started = time.monotonic()
+    shell.locks.break_lease("job")
+    assert finish(run).returncode == 74
+    assert time.monotonic() - started >= 0.3
+    assert shell.processes() == []
+
+
+def block_writes(shell: Shell) -> sqlite3.Connection:
+    blocker = sqlite3.connect(shell.database, isolation_level=None)
+    blocker.execute("BEGIN EXCLUSIVE")
+    return blocker
+
+
+def test_a_store_that_goes_away(shell: Shell) -> None:
+    """Renewals only fail, so nothing is lost yet; but COMMAND must be dead when it is."""
+    words = ("run", "job", "--ttl", "3s", "--kill-after", "600ms", "--", sys.executable, "-c", STUBBORN)
+    run = shell.start(*words)
+    assert line_of(run) == "ready"
+    blocker = block_writes(shell)
+    held = shell.locks.inspect("job")
+    assert held is not None
+    expires = held.expires.timestamp()
+    told = float(line_of(run).split()[1])
+    done = finish(run)
+    assert done.returncode == 74
+    assert "it could not be renewed" in done.stderr
+    assert expires - 1.5 < told <= expires - 0.6
+    assert told + 0.5 < last_sign(shell) < expires
+    blocker.close()
+
+
+def test_a_store_that_comes_back_too_late(shell: Shell) -> None:
+    """COMMAND has been stopped, in time. That the lease could then be given back does not make it a success."""
+    script = "trap 'echo stopping; read line; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
+    words = ("run", "job", "--ttl", "6s", "--kill-after", "3s", "--", "sh", "-c", script)
+    run = shell.start(*words, stdin=subprocess.PIPE)
+    assert line_of(run) == "ready"
+    blocker = block_writes(shell)
+    assert line_of(run) == "stopping"
+    blocker.close()
+    end_input(run)
+    assert finish(run).returncode == 74
+    assert shell.locks.inspect("job") is None
+
+
+def test_a_store_that_goes_away_for_a_moment(shell: Shell) -> None:
+    """COMMAND does not notice."""
+    run = shell.start(
+        "run", "job", "--ttl", "3s", "--", "sh", "-c", "echo ready; read line; exit 5", stdin=subprocess.PIPE
+    )
+    assert line_of(run) == "ready"
+    held = shell.locks.inspect("job")
+    assert held is not None
+    blocker = block_writes(shell)
+    time.sleep(1.3)  # the first renewal is due after one second
+    blocker.close()
+    until(lambda: (now := shell.locks.inspect("job")) and now.expires > held.expires)
+    end_input(run)
+    assert run.wait() == 5
+
+
+def test_a_lease_that_cannot_be_given_back(shell: Shell) -> None:
+    """COMMAND's status stands. The next one need not wait for the ttl: it sees that this one is dead."""
+    run = shell.start(
+        "run", "job", "--ttl", "1h", "--", "sh", "-c", "echo ready; read line; exit 5", stdin=subprocess.PIPE
+    )
+    assert line_of(run) == "ready"
+    blocker = block_writes(shell)
+    end_input(run)
+    done = finish(run)
+    assert done.returncode == 5
+    assert "could not be given back" in done.stderr
+    blocker.close()
+    assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 0
+
+
+def test_a_run_that_is_stopped_takes_command_down_with_its_lease(shell: Shell) -> None:
+    """SIGSTOP stops all renewal. The guardian sees to it that COMMAND is dead before the lease ends."""
+    run = shell.start("run", "job", "--ttl", "1500ms", "--", sys.executable, "-c", STUBBORN)
+    assert line_of(run) == "ready"
+    run.send_signal(signal.SIGSTOP)
+    until(lambda: state(run.pid) == "T")
+    held = shell.locks.inspect("job")
+    assert held is not None
+    with shell.locks.lock("job").acquire():  # the next one has it now
+        at_work = last_sign(shell)
+        assert at_work < held.expires.timestamp()
+        run.send_signal(signal.SIGCONT)
+        done = finish(run)
+        assert done.returncode == 74
+        assert "is lost" in done.stderr
+        assert last_sign(shell) == at_work
+
+
+def test_a_stopped_command_is_ended(shell: Shell) -> None:
+    run = shell.start(
+        "run", "job", "--ttl", "1h", "--", "sh", "-c", "trap 'exit 0' TERM; echo $$; while :; do sleep 0.01; done"
+    )
+    pid = int(line_of(run))
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: state(pid) == "T")
+    assert run.poll() is None
+    assert state(run.pid) in "RS", "somebody stopped COMMAND alone: its lease is kept"
+    shell.locks.break_lease("job")
+    assert finish(run).returncode == 74
+    assert not alive(pid)
+
+
+def test_a_command_that_ends_by_itself_after_the_loss_did_not_hold_the_lease(shell: Shell) -> None:
+    """Its row is gone before anybody could tell ``run``: the release finds out."""
+    run = shell.start(
+        "run", "job", "--ttl", "1h", "--", "sh", "-c", "echo ready; read line; exit 0", stdin=subprocess.PIPE
+    )
+    assert line_of(run) == "ready"
+    with sqlite3.connect(shell.database) as connection:
+        connection.execute("UPDATE leasehold SET state = '', version = version + 1")
+    connection.close()
+    end_input(run)
+    done = finish(run)
+    assert done.returncode == 74
+    assert "no longer ours" in done.stderr
+
+
+@pytest.mark.parametrize(("ttl", "kill_after"), [("5s", "5s"), ("2s", "1900ms"), ("30s", "29s")])
+def test_a_kill_after_that_does_not_fit_is_refused(shell: Shell, ttl: str, kill_after: str) -> None:
+    done = shell.do("run", "job", "--ttl", ttl, "--kill-after", kill_after, "--", "touch", "ran")
+    assert done.returncode == 2
+    for number in (ttl, kill_after.replace("1900ms", "1.9s"), "--kill-after"):
+        assert number in done.stderr
+    assert not Path(shell.folder, "ran").exists()
+    assert not shell.database.exists()
+
+
+def test_a_kill_after_that_fits(shell: Shell) -> None:
+    assert shell.do("run", "job", "--ttl", "30s", "--kill-after", "20s", "--", "true").returncode == 0

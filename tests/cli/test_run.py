@@ -1,0 +1,193 @@
+"""What COMMAND gets, and what comes back from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from .shell import Shell, alive, end_input, finish, line_of, until
+
+
+@pytest.mark.parametrize("status", [0, 1, 42, 255])
+def test_the_status_of_command_comes_back(shell: Shell, status: int) -> None:
+    assert shell.do("run", "job", "--", "sh", "-c", f"exit {status}").returncode == status
+
+
+def test_a_command_that_a_signal_kills(shell: Shell) -> None:
+    assert shell.do("run", "job", "--", "sh", "-c", "kill -KILL $$").returncode == 128 + 9
+
+
+def test_the_lease_is_held_while_command_runs_and_free_after_it(shell: Shell) -> None:
+    run = shell.start(
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        "echo $LEASEHOLD_NAME; echo $LEASEHOLD_TOKEN; echo $LEASEHOLD_OWNER; cat",
+        stdin=subprocess.PIPE,
+    )
+    name, token, owner = line_of(run), line_of(run), line_of(run)
+    held = shell.locks.inspect("job")
+    assert held is not None
+    assert (name, token, owner) == ("job", str(held.token), held.owner)
+    assert f"_{run.pid}_" in owner
+    end_input(run)
+    assert run.wait() == 0
+    assert shell.locks.inspect("job") is None
+
+
+def test_tokens_rise(shell: Shell) -> None:
+    tokens = [int(shell.do("run", "job", "sh", "-c", "echo $LEASEHOLD_TOKEN").stdout) for _ in range(3)]
+    assert tokens[0] < tokens[1] < tokens[2]
+
+
+def test_owner_and_namespace(shell: Shell) -> None:
+    run = shell.start(
+        "run", "--owner", "me", "--namespace=other", "job", "--", "sh", "-c", "echo $LEASEHOLD_OWNER; sleep 100"
+    )
+    assert line_of(run) == "me"
+    assert shell.locks.inspect("job") is None, "it is in another namespace"
+    assert json.loads(shell.do("show", "job", "--namespace", "other", "--json").stdout)["owner"] == "me"
+    run.terminate()
+    assert finish(run).returncode == 128 + signal.SIGTERM
+
+
+def test_options_on_either_side_of_the_name_and_none_of_commands_own(shell: Shell) -> None:
+    done = shell.do("run", "--ttl", "10s", "job", "--no-wait", "--", "echo", "--json", "--", "-h", "--ttl")
+    assert done.stdout == "--json -- -h --ttl\n"
+    assert shell.do("run", "job", "--ttl=10", "echo", "--ttl", "x").stdout == "--ttl x\n"
+    assert shell.do("run", "--", "--odd", "echo", "hello").stdout == "hello\n"
+
+
+def test_input_output_and_open_files_are_commands(shell: Shell) -> None:
+    read, write = os.pipe()
+    os.write(write, b"from a file\n")
+    os.close(write)
+    run = shell.start(
+        "run",
+        "job",
+        "--",
+        "sh",
+        "-c",
+        f"cat; cat /dev/fd/{read}; echo oops >&2",
+        stdin=subprocess.PIPE,
+        pass_fds=[read],
+    )
+    os.close(read)
+    stdout, stderr = run.communicate("from stdin\n", timeout=30)
+    assert (stdout, stderr) == ("from stdin\nfrom a file\n", "oops\n")
+
+
+def test_signals_have_for_command_what_they_had_for_us(shell: Shell) -> None:
+    """Python ignores SIGPIPE, and we handle others; COMMAND must not notice. What the caller ignores stays so."""
+
+    def ignore() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+    words = ("run", "job", "--", "grep", "^Sig", "/proc/self/status")
+    seen = dict(line.split() for line in shell.do(*words, preexec_fn=ignore).stdout.splitlines())
+    assert int(seen["SigBlk:"], 16) == 0
+    assert int(seen["SigIgn:"], 16) & 0x7FFFFFFF == 1 << (signal.SIGHUP - 1)
+
+
+def test_no_such_command(shell: Shell) -> None:
+    done = shell.do("run", "job", "--min-hold", "1h", "--", "no-such-program")
+    assert done.returncode == 127
+    assert "no-such-program" in done.stderr
+    assert shell.do("run", "job", "--no-wait", "--", "./no-such-file").returncode == 127, "it never took the lease"
+
+
+def test_a_command_that_cannot_be_run(shell: Shell) -> None:
+    (shell.folder / "text").write_text("hello")
+    (shell.folder / "broken").write_text("#!/no/such/interpreter\n")
+    (shell.folder / "broken").chmod(0o755)
+    assert shell.do("run", "job", "--", "./text").returncode == 126
+    assert shell.do("run", "job", "--", str(shell.folder)).returncode == 126
+    assert shell.do("run", "job", "--", "./broken").returncode == 127
+    assert shell.locks.inspect("job") is None
+
+
+def test_a_script_without_interpreter_line_is_the_shells(shell: Shell) -> None:
+    (shell.folder / "script").write_text("echo $1 $#")
+    (shell.folder / "script").chmod(0o755)
+    assert shell.do("run", "job", "--", "./script", "one", "two").stdout == "one 2\n"
+
+
+def test_min_hold_outlasts_command(shell: Shell) -> None:
+    assert shell.do("run", "job", "--min-hold", "1h", "--", "true").returncode == 0
+    assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 75
+
+
+def test_what_background_processes_of_command_do_after_it_is_theirs(shell: Shell) -> None:
+    """They neither hold up ``run``, nor are they killed, nor keep the lease."""
+    done = shell.do("run", "job", "--", "sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!")
+    assert done.returncode == 0
+    assert alive(int(done.stdout))
+    assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 0
+
+
+def test_nothing_is_left_behind(shell: Shell) -> None:
+    """No process, no zombie (whoever starts us may be no init), no FIFO."""
+    code = (
+        "import ctypes, os, subprocess, sys\n"
+        "ctypes.CDLL(None).prctl(36, 1)\n"  # PR_SET_CHILD_SUBREAPER: orphans come to us
+        "assert subprocess.run(sys.argv[1:]).returncode == 0\n"
+        "try: sys.exit(f'left over: {os.waitpid(-1, 0)}')\n"
+        "except ChildProcessError: pass\n"
+    )
+    words = shell.words("run", "job", "--", "true")
+    subprocess.run([sys.executable, "-c", code, *words], env=shell.environment, check=True, timeout=30)
+    assert shell.processes() == []
+    assert os.listdir(f"{shell.database}-wake") == []
+
+
+def test_eight_processes_count_to_160(shell: Shell, tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("0\n")
+    count = f"n=$(cat {counter}); echo $((n + 1)) > {counter}"
+
+    def client(number: int) -> list[int]:
+        return [shell.do("run", "count", "--", "sh", "-c", count).returncode for _ in range(20)]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(client, range(8))) == [[0] * 20] * 8
+    assert counter.read_text() == "160\n"
+
+
+def test_start_up_loads_nothing_heavy(shell: Shell) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "leasehold", "run", "job", "--", "true"]
+    done = subprocess.run(words, env=shell.environment, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "leasehold.stores.sqlite_threads" in loaded
+    heavy = {"argparse", "asyncio", "logging", "dataclasses", "subprocess", "inspect", "socket", "random"}
+    assert not loaded & heavy
+
+
+def test_on_the_default_database(shell: Shell, tmp_path: Path) -> None:
+    environment = {**shell.environment, "XDG_STATE_HOME": str(tmp_path / "state")}
+    del environment["LEASEHOLD_URL"]
+    assert shell.do("run", "job", "--", "true", env=environment).returncode == 0
+    assert (tmp_path / "state" / "leasehold" / "leases.db").exists()
+
+
+def test_the_log_of_the_database_does_not_grow_for_ever(shell: Shell) -> None:
+    """Each run leaves the write-ahead log as it is; when it gets long, one of them folds it into the database."""
+    shell.locks.close()
+    log = Path(f"{shell.database}-wal")
+    assert shell.do("run", "job", "--", "true").returncode == 0
+    assert log.stat().st_size > 0
+    with log.open("r+b") as file:
+        file.truncate(600 * 1024)
+    assert shell.do("run", "job", "--", "true").returncode == 0
+    assert not log.exists()
+    assert until(lambda: shell.do("run", "job", "--no-wait", "--", "true").returncode == 0)

@@ -1,0 +1,135 @@
+"""Help, and what is said of a wrong command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import leasehold
+from leasehold.cli.options import COMMANDS, duration
+from leasehold.cli.run import plan
+from leasehold.cli.say import span
+
+from .shell import Shell
+
+
+@pytest.mark.parametrize(
+    ("word", "seconds"),
+    [
+        ("30", 30),
+        ("30s", 30),
+        ("500ms", 0.5),
+        ("5m", 300),
+        ("1h", 3600),
+        ("2d", 172800),
+        ("1.5", 1.5),
+        ("0", 0),
+        (".5s", 0.5),
+    ],
+)
+def test_durations(word: str, seconds: float) -> None:
+    assert duration(word) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "word", ["", "s", "-1", "1x", "1 s", "nan", "inf", "1e3", "1_0", "1.2.3", "٣", "1sm", "5mss", "."]
+)
+def test_what_is_no_duration(word: str) -> None:
+    with pytest.raises(ValueError, match="no duration"):
+        duration(word)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0s"),
+        (0.0004, "0.0004s"),
+        (0.25, "0.25s"),
+        (4.24, "4.2s"),
+        (9.96, "10s"),
+        (59.4, "59s"),
+        (59.6, "1m00s"),
+        (303, "5m03s"),
+        (7800, "2h10m"),
+        (273600, "3d4h"),
+    ],
+)
+def test_spans(seconds: float, text: str) -> None:
+    assert span(seconds) == text
+
+
+def test_help_tells_of_every_command(shell: Shell) -> None:
+    main = shell.do("--help")
+    assert main.returncode == 0
+    for command in COMMANDS:
+        assert f"leasehold {command}" in main.stdout
+        page = shell.do(command, "-h")
+        assert page.returncode == 0
+        assert page.stdout.startswith(f"usage: leasehold {command}")
+        assert "Example" in page.stdout
+        assert "--url" in page.stdout
+    assert shell.do("run", "job", "--help").stdout.startswith("usage: leasehold run")
+    for line in (main.stdout + shell.do("run", "--help").stdout).splitlines():
+        assert len(line) <= 120
+
+
+def test_version(shell: Shell) -> None:
+    assert shell.do("--version").stdout == f"leasehold {leasehold.__version__}\n"
+
+
+def test_the_installed_command_is_the_same(shell: Shell) -> None:
+    script = sys.executable.rpartition("/")[0] + "/leasehold"
+    words = [script, "run", "job", "--", "sh", "-c", "exit 6"]
+    assert subprocess.run(words, env=shell.environment, timeout=30).returncode == 6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "which command"),
+        (("rnu", "job"), "did you mean run?"),
+        (("run",), "NAME is missing"),
+        (("run", "job"), "COMMAND is missing"),
+        (("run", "job", "--"), "COMMAND is missing"),
+        (("run", "job", "--tll", "5", "true"), "did you mean --ttl?"),
+        (("run", "job", "--ttl"), "--ttl needs a value"),
+        (("run", "job", "--ttl", "soon", "true"), "--ttl: 'soon' is no duration"),
+        (("run", "job", "--ttl", "0", "true"), "above 0"),
+        (("run", "job", "--ttl", "10ms", "true"), "too short"),
+        (("run", "job", "--ttl", "1000d", "true"), "a year"),
+        (("run", "job", "--no-wait=yes", "true"), "--no-wait takes no value"),
+        (("run", "job", "--no-wait", "--timeout", "5", "true"), "exclude each other"),
+        (("run", "job", "--on-busy-exit", "256", "true"), "0 to 255"),
+        (("run", "job", "--on-unavailable", "cry", "true"), "fail, skip or run"),
+        (("run", "", "true"), "1 to 512 characters"),
+        (("run", "a\nb", "true"), "control character"),
+        (("run", "job", "--owner", "", "true"), "owner"),
+        (("run", "job", "--json", "true"), "no option '--json'"),
+        (("ls", "a", "b"), "'b' is one word too many"),
+        (("stats", "a"), "one word too many"),
+        (("show",), "NAME is missing"),
+        (("show", ""), "1 to 512 characters"),
+        (("ls", "--namespace", "x" * 65), "namespace"),
+        (("ls", "--url", "somewhere"), "scheme"),
+        (("ls", "--force"), "no option '--force'"),
+    ],
+)
+def test_wrong_command_lines(shell: Shell, words: tuple[str, ...], said: str) -> None:
+    done = shell.do(*words)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "--help" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert shell.processes() == []
+
+
+def test_the_plan_leaves_room_for_two_renewals() -> None:
+    assert plan(30, None) == (10, 5)
+    every, kill_after = plan(3, None)
+    assert (every, kill_after) == (1, 0.5)
+    for ttl, kill_after in ((0.5, 0.05), (1.0, 0.5), (2.0, 1.0), (30.0, 20.0), (600.0, 400.0)):
+        every, _ = plan(ttl, kill_after)
+        assert 2 * every + kill_after < ttl * 0.99 - 0.05

@@ -1,0 +1,4 @@
+from pathlib import Path
+
+if (Path(__file__).parent / "servers" / "plugin.py").exists():
+    pytest_plugins = ["servers.plugin"]
