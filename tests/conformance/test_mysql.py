@@ -15,4 +15,4 @@ pytestmark = pytest.mark.server
 @pytest.fixture
 def store(mysql_server: Any) -> StoreUnderTest:
     probe = MySQLProbe(mysql_server.port)
-    return StoreUnderTest("mysql", mysql_server.url, probe, ttl=1.0, wipe=probe.wipe, age=probe.age)
+    return StoreUnderTest("mysql", mysql_server.url, probe, ttl=1.0, slack=0.6, wipe=probe.wipe, age=probe.age)
