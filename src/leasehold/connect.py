@@ -27,10 +27,13 @@ _STORES: Mapping[str, tuple[str, str | None]] = {
     "redlock": ("redlock", "redis"),
     "mongodb": ("mongo", "mongodb"),
     "mongodb+srv": ("mongo", "mongodb"),
+    "postgresql": ("postgresql", "postgresql"),
+    "mysql": ("mysql", "mysql"),
+    "mariadb": ("mysql", "mysql"),
 }
 # package of a client's class: module of leasehold.stores. It has open_client(client, namespace) -> Opened.
-_CLIENTS: Mapping[str, str] = {"redis": "redis", "pymongo": "mongo"}
-_LATER = ("postgresql", "mysql", "mariadb", "etcd", "zookeeper")
+_CLIENTS: Mapping[str, str] = {"redis": "redis", "pymongo": "mongo", "sqlalchemy": "sql_engine"}
+_LATER = ("etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),
@@ -76,12 +79,11 @@ def find(url: object, namespace: str) -> Opened:
 
             url = default_url()
     if not isinstance(url, str):
-        packages = {each.__module__.partition(".")[0] for each in type(url).__mro__}
-        for package, module in _CLIENTS.items():
-            if package in packages:
-                store = __import__(f"leasehold.stores.{module}", fromlist=["open_client"])
-                given: Opened = store.open_client(url, namespace)
-                return given
+        for base in type(url).__mro__:
+            if (package := base.__module__.partition(".")[0]) in _CLIENTS:
+                store = __import__(f"leasehold.stores.{_CLIENTS[package]}", fromlist=["open_client"])
+                opened: Opened = store.open_client(url, namespace)
+                return opened
         raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()

@@ -158,15 +158,21 @@ class Core:
     def rung(self, attempt: str, news: Grant | Busy | None = None) -> None:
         """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread.
 
-        An empty attempt means all that is held: calls may have been missed."""
-        bell = self.asking.get(attempt)
-        if bell is not None:
+        An empty one calls them all: rings may have been missed, or do not say whom they mean."""
+        if not attempt:
+            for bell in list(self.asking.values()):
+                bell.ring()
+            if held := [lease._claim.attempt for lease in self.held() if lease._due != float("inf")]:
+                self.urgent.update(held)
+                self.look_now()
+            return
+        waiting = self.asking.get(attempt)
+        if waiting is not None:
             if news is not None:
-                bell.news = news
-            bell.ring()
-        elif attempt in self.leases or not attempt:
-            kept = [key for key, lease in list(self.leases.items()) if lease._spec.timing.renew]
-            self.urgent.update([attempt] if attempt else kept)
+                waiting.news = news
+            waiting.ring()
+        elif attempt in self.leases:
+            self.urgent.add(attempt)
             self.look_now()
 
     def settle(self, owed: Unsettled) -> None:

@@ -12,7 +12,7 @@ from . import policy
 from .core import Core
 from .errors import AcquireTimeout, StoreError, StoreNotReady, StoreUnavailable
 from .lease import CLOSED, INTERRUPTED, TAKEN, BaseLease, Claim, Unsettled
-from .log import DEBUG, ERROR, log
+from .log import DEBUG, ERROR, WARNING, log
 from .model import LeaseInfo, LockMetrics
 from .protocol import BROKEN, RENEWED, SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Renewal, Steps
 from .spec import Spec
@@ -198,6 +198,10 @@ def release(core: Core, lease: BaseLease) -> Effects[bool]:
             core.settle(claim.owed())
     if given:
         core.tell("released", claim.name, claim.token, f"token {claim.token}")
+    else:
+        reason = "the store has it as another's, or as free"
+        fields: dict[str, Any] = {"name": claim.name, "token": claim.token, "owner": core.owner, "reason": reason}
+        log(WARNING, "lease %r was not given back: %s", claim.name, reason, event="release_refused", **fields)
     return given
 
 

@@ -162,6 +162,15 @@ class Lock:
         """Whether anybody holds the name now."""
         return self._locks.inspect(self.name) is not None
 
+    def in_transaction(self, connection: Any) -> int:
+        """Take the name inside the caller's own SQL transaction, on its connection to the store's database.
+
+        Held until that transaction ends, by commit or rollback: whoever else wants the name waits for that.
+        Returns the token. Raises AcquireTimeout at once when it is busy. Needs a SQL store."""
+        from .stores import sql_transaction as sql
+
+        return sql.held(self._core, self._spec, sql.run(connection, sql.holding(self._core, self._spec)))
+
     def __enter__(self) -> Lease:
         lease = self.acquire()
         self._open.setdefault(threading.get_ident(), []).append(lease)
@@ -216,6 +225,15 @@ class Lease(BaseLease):
         if held is None:
             return False
         return self._core.drive(engine.release(self._core, self)) and held
+
+    def in_transaction(self, connection: Any) -> int:
+        """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
+
+        Until that transaction ends nobody else can be granted the name, so what it writes is written under this
+        lease. Returns the token; raises LeaseLost when the lease is no longer ours. Needs a SQL store."""
+        from .stores import sql_transaction as sql
+
+        return sql.checked(self, sql.run(connection, sql.checking(self)))
 
     def __enter__(self) -> Lease:
         enter(self)

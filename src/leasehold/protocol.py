@@ -147,8 +147,8 @@ class Driver(Protocol):
     on_ring: Callable[..., None]
     """Set by the engine: to be called, from any thread, with an attempt that the store calls. Never blocks.
 
-    An empty attempt stands for all that is held, when calls may have been missed. Where the push says more, a Grant
-    or a Busy follows as the second argument: the waiter then need not ask."""
+    An empty attempt stands for all that waits and all that is held, when rings may have been missed. Where the push
+    says more, a Grant or a Busy follows as the second argument: the waiter then need not ask."""
 
     def forget(self, attempt: str) -> None:
         """The attempt no longer waits."""

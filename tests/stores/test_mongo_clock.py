@@ -7,10 +7,10 @@ from typing import Any
 
 import pymongo
 import pytest
-from servers.clock import FakeClock
-from servers.mongodb import MongoDB
 
 import leasehold
+from servers.clock import FakeClock
+from servers.mongodb import MongoDB
 
 pytestmark = pytest.mark.server
 

@@ -21,7 +21,7 @@ IN_TIME = 0.05
 def test_lost_is_set_in_time(scene: Scene) -> None:
     """Promise 6, L4; seed E6: waiters on lost wake ≤ 50 ms after the deadline."""
     locks = scene.connect()
-    late = []
+    late: list[float] = []
     while len(late) < 5 and not (late and min(late) <= IN_TIME):  # a loaded machine may be late by itself, now and then
         lease = locks.lock(scene.name(), renew=False).acquire()
         deadline = time.monotonic() + lease.remaining
