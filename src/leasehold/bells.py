@@ -26,6 +26,10 @@ class ThreadBell:
         except RuntimeError:
             pass  # it has rung already
 
+    def rang(self) -> bool:
+        """Whether it has rung since the last wait; then no longer."""
+        return self._gate.acquire(blocking=False)
+
     def wait(self, seconds: float | None) -> bool:
         """Sleep until rung, at most so many seconds (None: however long). True when it rang."""
         if seconds is None:

@@ -73,7 +73,7 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
     pauses = policy.pauses(spec.poll, spec.backoff)
     failing_since: float | None = None
     retry = RETRY
-    listened = False
+    listened = asked = False
     try:
         while True:
             core.check_open()
@@ -83,7 +83,11 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
                 limit = min(limit, max(0.5, ends - sent))
             try:
                 reply = yield Run(core.store.acquire(ask), limit)
+            except StoreNotReady as error:
+                error.nothing_asked = not asked
+                raise
             except StoreUnavailable as error:
+                asked = True
                 core.unavailable += 1
                 # Whether it was granted is not known. The same attempt asked again will find out.
                 now = core.now()
@@ -96,7 +100,7 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
                 yield Wait(bell, retry if ends is None else min(retry, ends - now))
                 retry = min(retry * 2, 2.0)
                 continue
-            failing_since, retry = None, RETRY
+            failing_since, retry, asked = None, RETRY, True
             if isinstance(reply, Grant):
                 if core.now() < sent + timing.ttl - timing.margin:
                     claim = Claim(ask.name, ask.attempt, reply.token, reply.hint, sent + timing.ttl)
@@ -161,7 +165,9 @@ def owes(ask: Ask, error: BaseException) -> bool:
     """Whether an acquire that ended with ``error`` may have left something in the store."""
     if isinstance(error, AcquireTimeout):
         return ask.queue
-    return not isinstance(error, (StoreNotReady, WrongShape))
+    if isinstance(error, StoreNotReady):
+        return not error.nothing_asked
+    return not isinstance(error, WrongShape)
 
 
 def owed(core: Core, ask: Ask) -> Unsettled:
@@ -209,8 +215,9 @@ def renew(core: Core, lease: BaseLease, ttl: float | None) -> Effects[None]:
     """Renew one lease because its holder asks for it. Raises LeaseLost or StoreUnavailable."""
     lease.check()
     ttl = lease.ttl if ttl is None else policy.seconds(ttl, "ttl")
-    if ttl <= lease._spec.timing.margin:
-        raise ValueError(f"ttl of {ttl:g} s is not longer than the margin of {lease._spec.timing.margin:g} s")
+    margin = lease._spec.timing.margin_of(ttl)
+    if ttl <= margin:
+        raise ValueError(f"ttl of {ttl:g} s is not longer than its margin of {margin:g} s")
     yield from _renew_batch(core, [lease], ttl, lease._spec.timing.call_limit, fail=True)
     lease.check()
 
@@ -240,7 +247,7 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
         try:
             yield from _renew_due(core)
             # The rest has time: if the store hangs over it, the next renewal must not wait for that.
-            yield from _settle(core, _next_due(core))
+            yield from _settle(core)
             if core.now() >= tidy_at:
                 tidy_at = core.now() + TIDY_EVERY
                 yield Run(core.store.tidy(), _limit(core, _next_due(core)))
@@ -275,7 +282,9 @@ def _next_look(core: Core) -> float | None:
 
 def _renew_due(core: Core) -> Effects[None]:
     now = core.now()
-    urgent, core.urgent = core.urgent, set()
+    urgent = set()
+    while core.urgent:  # one by one: others may be added meanwhile
+        urgent.add(core.urgent.pop())
     held = [lease for lease in core.held() if lease._deadline > now]
     if not any(lease._due <= now or lease._claim.attempt in urgent for lease in held):
         return
@@ -286,6 +295,8 @@ def _renew_due(core: Core) -> Effects[None]:
             continue  # what is nearly due goes along, the rest has time
         if lease._may_renew(now):
             due.append(lease)
+        elif lease._claim.attempt in urgent:
+            yield from _probe(core, lease)
         else:
             lease._due = now + min(every / 4, 1.0)  # a beat may still come in time
     for start in range(0, len(due), BATCH):
@@ -323,6 +334,18 @@ def _renew_batch(
             core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
 
 
+def _probe(core: Core, lease: BaseLease) -> Effects[None]:
+    """Ask whether a lease that is not to be renewed is still ours: a renewal that adds nothing to its term."""
+    claim = lease._claim
+    left = max(1, int((claim.until - core.now()) * SECOND))
+    try:
+        [outcome] = yield Run(core.store.renew([Renewal(claim.name, claim.attempt, claim.token, left)]), 1.0)
+    except StoreError:
+        return
+    if outcome != RENEWED:
+        core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
+
+
 def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
     """Unknown, not lost: try again soon. A failed *cycle* is counted once per ``renew_every``."""
     now = core.now()
@@ -333,10 +356,11 @@ def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
         core.tell("renewal_failed", lease.name, lease.token, str(error))
         if lease._failures >= timing.max_renew_failures:
             core.lose(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
-    lease._due = now + min(timing.renew_every / 4, 1.0, max(0.02, (lease._deadline - now) / 4))
+    if timing.renew:
+        lease._due = now + min(timing.renew_every / 4, 1.0, max(0.02, (lease._deadline - now) / 4))
 
 
-def _settle(core: Core, ends: float) -> Effects[None]:
+def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
     """Give back what is owed, or try until ``ends``; what is not taken stays on the list until the store forgets it.
 
     It also stays while it is being given back: the keeper may be stopped in the middle, and whoever closes must see it.
@@ -347,13 +371,13 @@ def _settle(core: Core, ends: float) -> Effects[None]:
                 steps = core.store.abandon(owed.name, owed.attempt)
             else:
                 steps = core.store.release(owed.name, owed.attempt, owed.token, None)
-            yield Run(steps, _limit(core, ends))
+            yield Run(steps, _limit(core, min(ends, _next_due(core), core.now() + core.cadence)))
         except StoreError:
             if core.now() < owed.until:
                 core.unsettled.append(owed)  # again, behind the others
         core.settled(owed)
-        if core.now() >= ends:
-            return
+        if core.now() >= min(ends, _next_due(core)):
+            return  # the rest has time, what is due has not
 
 
 # Looking.

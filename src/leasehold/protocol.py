@@ -140,6 +140,9 @@ class Bell(Protocol):
     def ring(self) -> None:
         """From any thread; never blocks."""
 
+    def rang(self) -> bool:
+        """Whether it has rung since the last wait; then no longer."""
+
 
 class Driver(Protocol):
     """What threads and asyncio drivers have in common: nothing here does I/O."""

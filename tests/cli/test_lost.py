@@ -65,14 +65,12 @@ def test_broken_by_force(shell: Shell) -> None:
 
 
 def test_a_command_that_does_not_heed_sigterm_is_killed(shell: Shell) -> None:
-    run = shell.start("run", "job", "--ttl", "20s", "--kill-after", "500ms", "--", sys.executable, "-c", STUBBORN)
+    run = shell.start("run", "job", "--ttl", "1h", "--kill-after", "500ms", "--", sys.executable, "-c", STUBBORN)
     assert line_of(run) == "ready"
-    held = shell.locks.inspect("job")
-    assert held is not None
     shell.locks.break_lease("job")
     told = float(line_of(run).split()[1])
     assert finish(run).returncode == 74
-    assert told + 0.4 < last_sign(shell) < held.expires.timestamp()
+    assert told + 0.4 < last_sign(shell) < told + 10
     assert shell.locks.inspect("job") is None
     assert shell.processes() == []
 

@@ -45,6 +45,8 @@ class Faults:
         self.latency = 0.0
         """What every call takes on top of the store's own time, half of it on the way there."""
         self.deaf = False
+        self.no_push = False
+        """Whether the driver says that it cannot listen, so that waiters poll."""
 
     def lose_request(self, operation: str = "*", times: float = float("inf"), noticed_after: float = QUICK) -> None:
         self._set(operation, Fault(noticed_after, sent=False), times)
@@ -155,7 +157,7 @@ class _Faulty:
         return getattr(self.inner, name)
 
     def _rung(self, attempt: str, *news: Any) -> None:
-        if not self.faults.deaf:
+        if not (self.faults.deaf or self.faults.no_push):
             self.on_ring(attempt, *news)
 
     def forget(self, attempt: str) -> None:
@@ -190,7 +192,7 @@ class FaultyThreads(_Faulty):
         return result
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
-        return self.inner.listen(attempt, busy)
+        return not self.faults.no_push and self.inner.listen(attempt, busy)
 
     def close(self) -> None:
         self.inner.close()
@@ -214,7 +216,7 @@ class FaultyTasks(_Faulty):
         return result
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
-        return await self.inner.listen(attempt, busy)
+        return not self.faults.no_push and await self.inner.listen(attempt, busy)
 
     async def close(self) -> None:
         await self.inner.close()
