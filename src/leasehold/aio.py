@@ -220,7 +220,11 @@ class Lock:
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
         self._open.setdefault(asyncio.current_task(), []).append(lease)
-        return await lease.__aenter__()
+        try:
+            return await lease.__aenter__()
+        except BaseException:  # the block will not be entered, so nobody would leave it
+            pop_block(self._open, asyncio.current_task(), self.name)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

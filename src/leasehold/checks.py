@@ -40,11 +40,12 @@ def data_text(value: Any) -> str | None:
     import json
 
     try:
-        encoded = json.dumps(value, allow_nan=False, separators=(",", ":"))
+        encoded = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        size = len(encoded.encode())  # fails on lone surrogates, which not every store can keep
     except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"data must be JSON: {error}") from error
-    if len(encoded.encode()) > MAX_DATA:
-        raise ValueError(f"data must fit into {MAX_DATA} bytes as JSON, not {len(encoded.encode())}")
+    if size > MAX_DATA:
+        raise ValueError(f"data must fit into {MAX_DATA} bytes as JSON, not {size}")
     return encoded
 
 

@@ -117,7 +117,7 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
                 raise _timed_out(core, ask, reply, now - started)
             listened = True
             pushed = yield Listen(ask.attempt, reply)
-            look = core.now() + (policy.FALLBACK if pushed else next(pauses))
+            look = core.now() + (policy.FALLBACK if pushed else _poll(spec, reply, next(pauses)))
             handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell)
             taken = None if handed is None else _handed(core, spec, ask, handed, reply, sent)
             if taken is not None:
@@ -127,6 +127,11 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
     finally:
         if listened:
             core.driver.forget(ask.attempt)
+
+
+def _poll(spec: Spec, busy: Busy, pause: float) -> float:
+    """How long one who polls may sleep. In the queue not so long that a grant would lapse before it is seen."""
+    return pause if busy.place is None else min(pause, max(spec.poll[0], policy.FIRST_TERM / 2))
 
 
 def _wait(core: Core, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:

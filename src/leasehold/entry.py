@@ -167,7 +167,7 @@ class Entry:
         holder = self._holder(attempt, token)
         if holder is None:
             return False
-        self._let_go(holder, holder.acquired + holder.rest, now)
+        self._let_go(holder, holder.acquired + holder.rest if holder.rest else now, now)
         self._promote(now, wall)
         return True
 
@@ -199,7 +199,9 @@ class Entry:
         buried = [holder for holder in self.holders if holder.session in dead]
         for holder in buried:
             used = holder.state != GRANTED
-            self._let_go(holder, min(holder.expires, holder.acquired + holder.rest) if used else now, now)
+            self._let_go(
+                holder, min(holder.expires, holder.acquired + holder.rest) if used and holder.rest else now, now
+            )
         self.queue = [waiter for waiter in self.queue if waiter.session not in dead]
         self._promote(now, wall)
         return buried[-1] if buried else None

@@ -62,6 +62,7 @@ def test_odd_names_are_kept_whole(locks: leasehold.Locks, name: str) -> None:
         ({"kind": "k" * 65}, ValueError, "kind"),
         ({"data": object()}, ValueError, "data must be JSON"),
         ({"data": float("nan")}, ValueError, "data must be JSON"),
+        ({"data": "a\ud800"}, ValueError, "data must be JSON"),
         ({"data": "x" * 4095}, ValueError, "4096 bytes as JSON, not 4097"),
         ({"on_lost": "explode"}, ValueError, "on_lost"),
         ({"on_lost": "cancel"}, ValueError, "leasehold.aio"),

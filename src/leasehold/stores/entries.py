@@ -12,6 +12,8 @@ from ..entry import Entry
 from ..protocol import GONE, Ask, Busy, Grant, Holding, Renewal, Reply, Steps, T
 from ..typed import Any, NamedTuple
 
+TIDY_BATCHES = 20
+
 
 class Row(NamedTuple):
     """A record as read, with the store's clock at that moment. ``version`` is 0 when there is no record."""
@@ -66,7 +68,7 @@ class Page(NamedTuple):
 
 
 class Tidy(NamedTuple):
-    """Remove records that have long been free."""
+    """Remove some records that have long been free. Answered with whether there are more."""
 
 
 class EntryStore:
@@ -139,7 +141,9 @@ class EntryStore:
         return [seen for seen in _entry(row).seen(row.now) if seen.expires_in > 0]
 
     def tidy(self) -> Steps[None]:
-        yield Tidy()
+        for _ in range(TIDY_BATCHES):
+            if not (yield Tidy()):
+                return
 
     def _change(self, name: str, change: Callable[[Entry, Row], T], absent: T) -> Steps[T]:
         """Apply ``change`` to the entry of a name; ``absent`` where there is nothing to change."""

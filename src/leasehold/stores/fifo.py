@@ -45,8 +45,20 @@ class Doorbell:
             os.chmod(path, mode & 0o666)
             self.fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass
             return
         self.session = session
+
+    def can_be_rung(self) -> bool:
+        """Whether others still find our FIFO: somebody may have removed the folder."""
+        try:
+            there, here = os.stat(self.path), os.fstat(self.fd)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def ring(self, session: str, attempt: str) -> bool:
         """Wake ``attempt`` of ``session``. False when the session is dead."""

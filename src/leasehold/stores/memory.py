@@ -86,7 +86,7 @@ class _MemoryDriver:
                 names = names[bisect.bisect_right(names, after) :]
                 return [self._row(name) for name in names if name.startswith(prefix)][:count]
             case Tidy():
-                return None
+                return False
         raise TypeError(request)
 
     def _row(self, name: str) -> Row:

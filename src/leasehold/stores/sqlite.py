@@ -19,7 +19,9 @@ import weakref
 from collections.abc import Callable
 
 from .. import clock
+from ..entry import Entry
 from ..errors import StoreError, StoreNotReady, StoreUnavailable
+from ..log import WARNING, log
 from ..protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
 from ..typed import Any
 from .entries import Alive, EntryStore, Page, Read, Ring, Row, Swap, Tidy
@@ -52,7 +54,7 @@ _UPDATE = """UPDATE leasehold SET format = ?, version = version + 1, token = ?, 
     WHERE namespace = ? AND name = ? AND version = ?"""
 _PAGE = """SELECT name, format, version, token, boot, state FROM leasehold
     WHERE namespace = ? AND name > ? AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"""
-_IDLE = "SELECT namespace, name, token FROM leasehold WHERE state = '' AND updated < ? LIMIT 1000"
+_IDLE = "SELECT namespace, name, token, boot, state FROM leasehold WHERE updated < ? LIMIT 1000"
 
 BUSY_SLICE_MS = 250
 KEEP_RECORDS = 24 * 3600 * SECOND
@@ -115,7 +117,8 @@ class Database:
         self.bell = Doorbell(path + "-wake")
         self.on_ring: Callable[[str], None] = lambda attempt: None
         self._namespace = namespace
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # of which one can ask whether it is one's own
+        self._closed = False
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._boot = ""
@@ -124,9 +127,11 @@ class Database:
 
     def run(self, steps: Steps[T], limit: float) -> T:
         now = clock.now()
-        if not self._mutex.acquire(timeout=max(0.0, limit)):
-            raise StoreUnavailable(f"{self.path} has been busy in this process for too long")
         try:
+            if not self._mutex.acquire(timeout=max(0.0, limit)):
+                raise StoreUnavailable(f"{self.path} has been busy in this process for too long")
+            if self._closed:
+                raise StoreUnavailable(f"{self.path} has been closed")
             self._ends = now + limit
             if self._connection is None or (now >= self._check_at and self._moved(now)):
                 self._patiently(self._open)
@@ -134,7 +139,9 @@ class Database:
         except sqlite3.Error as error:
             raise self._translate(error) from error
         finally:
-            self._mutex.release()
+            # A KeyboardInterrupt may come between the lock's being taken and our hearing of it.
+            if self._mutex._is_owned():  # type: ignore[attr-defined]
+                self._mutex.release()
 
     def _patiently(self, function: Callable[..., T], *args: Any) -> T:
         """Call until other writers let us, or the time is over."""
@@ -155,6 +162,8 @@ class Database:
             self._connection.close()
             self._connection = None
         self._boot = _boot_id()
+        self.path = os.path.realpath(self.path)  # everybody has to ring in the same folder
+        self.bell.folder = f"{self.path}-wake"
         folder = os.path.dirname(self.path)
         if folder == _default_folder() and not os.path.isdir(folder):
             try:
@@ -162,6 +171,7 @@ class Database:
             except OSError as error:
                 raise StoreNotReady(f"the folder of the default database cannot be made: {error}") from error
         _refuse_network(self.path)
+        before = _identity(self.path)
         connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
         try:
             connection.execute(f"PRAGMA busy_timeout = {BUSY_SLICE_MS}")
@@ -174,7 +184,7 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        self._file = _identity(self.path)
+        self._file = _identity(self.path) if before is None else before  # replaced meanwhile: it will be noticed
         self._check_at = clock.now() + CHECK_EVERY
         if self.bell.fd < 0:
             self.bell.open(os.stat(self.path).st_mode)
@@ -185,6 +195,8 @@ class Database:
         assert connection is not None
         match request:
             case Read(name):
+                if clock.now() >= self._ends:  # each time another was faster
+                    raise StoreUnavailable(f"{self.path}: too many write to {name!r} at once")
                 found = self._patiently(connection.execute, _READ, (self._namespace, name)).fetchone()
                 if found is None:
                     floor = self._patiently(connection.execute, _FLOOR).fetchone()
@@ -222,15 +234,16 @@ class Database:
             state = ""  # whoever held it died with that boot
         return Row(name, version, token, state, clock.now_us(), clock.wall_us(), self.bell.session)
 
-    def _tidy(self, connection: sqlite3.Connection) -> None:
-        """Once an hour, whoever comes first: purge names that have been free for a day."""
+    def _tidy(self, connection: sqlite3.Connection) -> bool:
+        """Once an hour, whoever comes first: purge names that have been free for a day. True: there are more."""
         wall = clock.wall_us()
         last = connection.execute("SELECT value FROM leasehold_meta WHERE key = 'tidied'").fetchone()
         if last is not None and 0 <= wall - last[0] < TIDY_EVERY:
-            return
+            return False
         connection.execute("BEGIN IMMEDIATE")
         try:
-            idle = connection.execute(_IDLE, (wall - KEEP_RECORDS,)).fetchall()
+            old = connection.execute(_IDLE, (wall - KEEP_RECORDS,)).fetchall()
+            idle = [(space, name, token) for space, name, token, boot, state in old if self._is_idle(boot, state)]
             if idle:
                 floor = max(token for _, _, token in idle)
                 connection.execute(
@@ -240,12 +253,21 @@ class Database:
                 )
                 keys = [(namespace, name) for namespace, name, _ in idle]
                 connection.executemany("DELETE FROM leasehold WHERE namespace = ? AND name = ?", keys)
-            connection.execute("INSERT OR REPLACE INTO leasehold_meta VALUES ('tidied', ?)", (wall,))
+            more = len(idle) == 1000
+            if not more:
+                connection.execute("INSERT OR REPLACE INTO leasehold_meta VALUES ('tidied', ?)", (wall,))
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
         self.bell.tidy((wall - KEEP_RECORDS) / SECOND)
+        return more
+
+    def _is_idle(self, boot: str, state: str) -> bool:
+        """Whether nobody can hold or wait any more."""
+        if not state or boot != self._boot:
+            return True
+        return all(seen.expires_in <= 0 for seen in Entry.load("", 0, state).seen(clock.now_us()))
 
     def _translate(self, error: sqlite3.Error) -> StoreError:
         code = _code(error)
@@ -286,6 +308,7 @@ class Database:
             if connection is not None:
                 connection.close()
             self.bell.close()
+            self._closed = True
 
     def before_fork(self) -> bool:
         """Close the connection, and let nobody in until the fork is over. False when somebody is in there for too long.
@@ -308,7 +331,7 @@ class Database:
         if self._connection is not None:  # the mutex was not to be had before the fork
             _inherited.append(self._connection)
         self._connection = None
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self.bell.after_fork()
 
 
@@ -363,10 +386,12 @@ def _refuse_network(path: str) -> None:
     """Neither SQLite's locks, nor the boot id, nor FIFOs reach across machines."""
     try:
         with open("/proc/self/mountinfo") as file:
-            found = network_mount(os.path.realpath(os.path.dirname(path)), file.readlines())
+            found = network_mount(os.path.dirname(path), file.readlines())
     except OSError:
         return
-    if found:
+    if found and found[0] not in _NETWORK:
+        log(WARNING, "%s is on %s at %s: if that is a network file system, leases on it are not safe", path, *found)
+    elif found:
         raise StoreNotReady(
             f"{path} is on a network file system ({found[0]} at {found[1]}), where SQLite's locks cannot be trusted: "
             "put it on a local disk, or use a server"
@@ -374,11 +399,11 @@ def _refuse_network(path: str) -> None:
 
 
 def network_mount(folder: str, mounts: list[str]) -> tuple[str, str] | None:
-    """Type and place of the file system that the folder is on, if that is a network's."""
+    """Type and place of the file system that the folder is on, if that is a network's, or may be (FUSE)."""
     best = ("", "")
     for line in mounts:
         fields = line.split()
         point = fields[4].replace("\\040", " ")
         if f"{folder}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(best[1]):
             best = (fields[fields.index("-") + 1], point)
-    return best if best[0] in _NETWORK else None
+    return best if best[0] in _NETWORK or best[0].startswith("fuse") else None

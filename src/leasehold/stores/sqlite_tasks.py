@@ -46,7 +46,7 @@ class SqliteTasks:
             self._loop = loop
             loop.add_reader(bell.fd, self._read)
         self._watch(attempt, tuple(busy.watch) if busy is not None and not busy.place else ())
-        return True
+        return busy is None or bell.can_be_rung()
 
     def forget(self, attempt: str) -> None:
         self._watch(attempt, ())

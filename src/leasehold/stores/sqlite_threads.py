@@ -54,7 +54,7 @@ class SqliteThreads:
                 self._thread.start()
             elif changed:
                 bell.poke()
-        return True
+        return busy is None or bell.can_be_rung()
 
     def forget(self, attempt: str) -> None:
         with self._mutex:
@@ -122,7 +122,7 @@ class SqliteThreads:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             self.database.bell.poke()
-            thread.join()
+            thread.join(1.0)
         for fd in self._stale:
             os.close(fd)
         self._stale.clear()
@@ -152,9 +152,8 @@ class SqliteThreads:
 
     def after_fork(self) -> None:
         """In the child: new mutex, no thread, and the parent's watches closed."""
-        for watched in self._watched.values():
-            for fd in watched.values():
-                if fd >= 0:
-                    os.close(fd)
+        watched = [fd for each in self._watched.values() for fd in each.values() if fd >= 0]
+        for fd in (*watched, *self._stale):
+            os.close(fd)
         self._reset()
         self.database.after_fork()

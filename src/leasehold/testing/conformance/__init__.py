@@ -15,8 +15,8 @@ from importlib import import_module
 import pytest
 
 _MODULES = (
-    *("acquire", "ambiguity", "breaking", "cancelling", "closing", "deadline", "death", "listing", "loss", "names"),
-    *("operations", "permits", "queue", "release", "renewal", "sharing", "tokens"),
+    *("acquire", "ambiguity", "breaking", "cancelling", "closing", "deadline", "death", "giving_up", "listing", "loss"),
+    *("names", "operations", "permits", "queue", "release", "renewal", "sharing", "tokens"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{each}" for each in _MODULES))
 
