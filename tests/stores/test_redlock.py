@@ -1,6 +1,8 @@
 """What is peculiar to a quorum of independent nodes: some of them dead, paused, slow, or back with nothing."""
 
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -181,6 +183,21 @@ def test_contenders_exclude_each_other(nodes) -> None:
     assert value == 40
     assert tokens == sorted(tokens)
     assert len(set(tokens)) == 40
+
+
+def test_a_holder_killed_is_replaced(nodes, locks) -> None:
+    ttl = 1.0
+    code = (
+        f"import leasehold, time; l = leasehold.connect({url(nodes)!r}).lock('a', ttl={ttl}).acquire(); "
+        "print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        holder.kill()
+        killed = time.monotonic()
+        locks.lock("a").acquire(timeout=10).release()
+        assert time.monotonic() - killed <= ttl + 1.0
 
 
 def test_fair_is_refused(locks) -> None:
