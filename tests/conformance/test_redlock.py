@@ -14,6 +14,10 @@ from servers.redis import Redis
 from .redis_probe import RedisProbe
 
 QUEUES = (
+    "test_a_waiting_acquire_cancelled_at_any_await_leaves_nothing",
+    "test_a_killed_holder_is_replaced",
+    "test_a_killed_waiter_holds_up_nobody",
+    "test_ctrl_c_in_a_waiting_acquire_leaves_nothing",
     "test_op_abandon_undoes_an_attempt",
     "test_min_hold_reaches_one_who_already_waits",
     "test_inspect_shows_the_holder",

@@ -163,6 +163,22 @@ def test_a_dropped_listener_is_replaced(redis_server, client, locks) -> None:
         assert not waiter.is_alive()
 
 
+def test_what_was_published_before_we_listened_is_not_missed(redis_server, locks) -> None:
+    link = locks._core.driver._link
+    subscribe = link.ear
+
+    def late(*args):
+        time.sleep(0.4)
+        return subscribe(*args)
+
+    link.ear = late
+    lease = locks.lock("a", ttl=90).acquire()
+    with leasehold.connect(redis_server.url) as other:
+        time.sleep(0.1)
+        assert other.break_lease("a") is True
+    assert lease.lost.wait(3)
+
+
 def test_a_wait_longer_than_the_socket_timeout(redis_server, client) -> None:
     given = redis.Redis.from_url(redis_server.url, socket_timeout=0.3)
     with leasehold.connect(given) as locks, leasehold.connect(redis_server.url) as other:
