@@ -15,18 +15,25 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
+_REDIS = (
+    *(f"{base}{how}" for base in ("redis", "rediss", "valkey", "valkeys") for how in ("", "+sentinel", "+cluster")),
+    *("unix", "redis+unix", "valkey+unix"),
+)
 # scheme: (module of leasehold.stores, extra that brings its driver). A module has open_url(url, namespace) -> Opened.
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite", None),
+    **dict.fromkeys(_REDIS, ("redis", "redis")),
+    "redlock": ("redlock", "redis"),
     "mongodb": ("mongo", "mongodb"),
     "mongodb+srv": ("mongo", "mongodb"),
+    "postgresql": ("postgresql", "postgresql"),
+    "mysql": ("mysql", "mysql"),
+    "mariadb": ("mysql", "mysql"),
 }
-# Package of a user's own client: module of leasehold.stores. Such a module also has open_client(client, namespace).
-_CLIENTS: Mapping[str, str] = {
-    "pymongo": "mongo",
-}
-_LATER = ("redis", "rediss", "valkey", "redlock", "postgresql", "mysql", "mariadb", "etcd", "zookeeper")
+# package of a client's class: module of leasehold.stores. It has open_client(client, namespace) -> Opened.
+_CLIENTS: Mapping[str, str] = {"redis": "redis", "pymongo": "mongo", "sqlalchemy": "sql_engine"}
+_LATER = ("etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),
@@ -74,10 +81,8 @@ def find(url: object, namespace: str) -> Opened:
     if not isinstance(url, str):
         for base in type(url).__mro__:
             if (package := base.__module__.partition(".")[0]) in _CLIENTS:
-                module = _CLIENTS[package]
-                opened: Opened = __import__(f"leasehold.stores.{module}", fromlist=["open_client"]).open_client(
-                    url, namespace
-                )
+                store = __import__(f"leasehold.stores.{_CLIENTS[package]}", fromlist=["open_client"])
+                opened: Opened = store.open_client(url, namespace)
                 return opened
         raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
     scheme, separator, _ = url.partition("://")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pymongo
 import pytest
-from servers.mongodb import MongoDB, MongoReplicaSet
-from servers.plugin import shared
 
 from leasehold.testing import Held, StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
+from servers.mongodb import MongoDB, MongoReplicaSet
+from servers.plugin import shared
 
 pytestmark = pytest.mark.server
 

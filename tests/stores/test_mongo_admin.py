@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import pymongo
 import pytest
-from servers.mongodb import MongoDB, MongoReplicaSet
 
 import leasehold
 from leasehold.stores.mongo_admin import doctor, init
 from leasehold.stores.mongo_link import INDEX
+from servers.mongodb import MongoDB, MongoReplicaSet
 
 pytestmark = pytest.mark.server
 

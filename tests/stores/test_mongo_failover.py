@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 import pytest
-from servers.mongodb import MongoReplicaSet
 
 import leasehold
+from servers.mongodb import MongoReplicaSet
 
 pytestmark = pytest.mark.server
 

@@ -1,0 +1,18 @@
+"""The MySQL store keeps the contract, on MySQL."""
+
+from typing import Any
+
+import pytest
+
+from leasehold.testing import StoreUnderTest
+from leasehold.testing.conformance import *  # noqa: F403
+
+from .sql_probes import MySQLProbe
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def store(mysql_server: Any) -> StoreUnderTest:
+    probe = MySQLProbe(mysql_server.port)
+    return StoreUnderTest("mysql", mysql_server.url, probe, ttl=1.0, slack=0.6, wipe=probe.wipe, age=probe.age)
