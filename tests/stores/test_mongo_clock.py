@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,14 +19,36 @@ pytestmark = pytest.mark.server
 STEP = 300
 
 
+class Stepper:
+    """Steps a server's clock and waits until `$$NOW` follows: the server looks at its clock every 10 ms."""
+
+    def __init__(self, clock: FakeClock, url: str) -> None:
+        self.clock = clock
+        self.client: pymongo.MongoClient[Any] = pymongo.MongoClient(url)
+
+    def step(self, seconds: float) -> None:
+        self.clock.step(seconds)
+        end = time.monotonic() + 20
+        while abs((self._now() - datetime.now(UTC)).total_seconds() - seconds) > 5:
+            assert time.monotonic() < end, "the server does not see its clock step"
+            time.sleep(0.01)
+
+    def _now(self) -> datetime:
+        with self.client.admin.aggregate([{"$documents": [{}]}, {"$project": {"now": "$$NOW"}}]) as found:
+            now: datetime = next(found)["now"]
+        return now.replace(tzinfo=UTC)
+
+
 @pytest.fixture
-def stepped(start_server: Any) -> tuple[FakeClock, str]:
+def stepped(start_server: Any) -> Iterator[tuple[Stepper, str]]:
     clock = FakeClock()
     server = start_server(MongoDB, env=clock.env)
-    return clock, server.url
+    stepper = Stepper(clock, server.url)
+    yield stepper, server.url
+    stepper.client.close()
 
 
-def test_tokens_rise_whatever_the_clock_does(stepped: tuple[FakeClock, str]) -> None:
+def test_tokens_rise_whatever_the_clock_does(stepped: tuple[Stepper, str]) -> None:
     clock, url = stepped
     tokens = []
     with leasehold.connect(url) as locks:
@@ -37,7 +61,7 @@ def test_tokens_rise_whatever_the_clock_does(stepped: tuple[FakeClock, str]) -> 
     assert tokens[-1] - tokens[0] > 200 * 1_000_000  # the clock did step
 
 
-def test_a_step_back_after_the_record_was_purged(stepped: tuple[FakeClock, str]) -> None:
+def test_a_step_back_after_the_record_was_purged(stepped: tuple[Stepper, str]) -> None:
     """A record is kept for a day, so a step of less than that cannot lead back."""
     clock, url = stepped
     with leasehold.connect(url) as locks, pymongo.MongoClient[Any](url) as client:
@@ -54,7 +78,7 @@ def lease_time(client: Any) -> Any:
     return client.admin.command("hello")["localTime"]
 
 
-def test_a_step_ahead_ends_leases_early_and_a_holder_that_renews_learns_it(stepped: tuple[FakeClock, str]) -> None:
+def test_a_step_ahead_ends_leases_early_and_a_holder_that_renews_learns_it(stepped: tuple[Stepper, str]) -> None:
     """Documented: a server whose clock jumps ahead by more than the ttl takes leases for expired. The fence holds."""
     clock, url = stepped
     with leasehold.connect(url, ttl=20) as ours, leasehold.connect(url, ttl=20) as theirs:
@@ -71,7 +95,7 @@ def test_a_step_ahead_ends_leases_early_and_a_holder_that_renews_learns_it(stepp
         second.release()
 
 
-def test_a_step_ahead_alone_does_not_take_a_lease(stepped: tuple[FakeClock, str]) -> None:
+def test_a_step_ahead_alone_does_not_take_a_lease(stepped: tuple[Stepper, str]) -> None:
     """Nobody asked for it meanwhile; but a renewal never revives: it is lost, and told so."""
     clock, url = stepped
     with leasehold.connect(url, ttl=20) as locks:
@@ -81,7 +105,7 @@ def test_a_step_ahead_alone_does_not_take_a_lease(stepped: tuple[FakeClock, str]
             lease.renew()
 
 
-def test_a_step_back_keeps_what_is_held(stepped: tuple[FakeClock, str]) -> None:
+def test_a_step_back_keeps_what_is_held(stepped: tuple[Stepper, str]) -> None:
     """Documented: a live lease is renewed and released as ever, min_hold or not."""
     clock, url = stepped
     with leasehold.connect(url, ttl=20) as ours, leasehold.connect(url, ttl=20) as theirs:
@@ -97,7 +121,7 @@ def test_a_step_back_keeps_what_is_held(stepped: tuple[FakeClock, str]) -> None:
             second.release()
 
 
-def test_a_step_back_delays_the_takeover_from_the_dead(stepped: tuple[FakeClock, str]) -> None:
+def test_a_step_back_delays_the_takeover_from_the_dead(stepped: tuple[Stepper, str]) -> None:
     """Documented: the lease of a holder that died lasts longer by the step. `break_lease(force=True)` helps."""
     clock, url = stepped
     with leasehold.connect(url, ttl=1) as ours, leasehold.connect(url, ttl=1) as theirs:

@@ -15,7 +15,7 @@ from pymongo.collection import Collection
 
 from leasehold import entry as model
 from leasehold.entry import Entry
-from leasehold.protocol import BROKEN, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
+from leasehold.protocol import BROKEN, GONE, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
 from leasehold.stores import mongo, mongo_link
 
 pytestmark = pytest.mark.server
@@ -198,6 +198,20 @@ def test_the_pipelines_do_what_the_entry_does(bench: Bench, seed: int) -> None:
         document = bench.collection.find_one()
         assert stored(document) == modelled(entry), (seed, step, action, attempt)
         assert {ring for ring in entry.rings if ring[1] not in (attempt, "")} <= set(bench.rings), (seed, step, action)
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_refused_renewal_changes_nothing_hours_later_either(bench: Bench, interrupted: bool) -> None:
+    """The date of purge moves by the hour: were it to move then, the change would look like a renewal."""
+    ttl = 10 * 3600 * SECOND if interrupted else 30 * SECOND
+    grant = bench.run(bench.store.acquire(Ask("n", "a", "o", "lock", None, ttl)))
+    if interrupted:
+        assert bench.run(bench.store.interrupt("n", False))
+    before = bench.collection.find_one()
+    bench.now += timedelta(hours=3, minutes=1)
+    outcome = bench.run(bench.store.renew([Renewal("n", "a", grant.token, 20 * 3600 * SECOND)]))
+    assert outcome == [BROKEN if interrupted else GONE]
+    assert bench.collection.find_one() == before
 
 
 def test_an_interrupted_lease_is_not_renewed(bench: Bench) -> None:

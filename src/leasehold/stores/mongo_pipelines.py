@@ -191,24 +191,15 @@ _PROMOTE: Stages = [
 
 _LAST_USE = {"$toLong": {"$max": [NOW, {"$max": "$holders.expires"}, {"$max": "$queue.expires"}]}}
 
-_FINISH: Stages = [
-    {
-        "$set": {
-            # To the hour, so that the TTL index is touched once an hour.
-            "purge": {
-                "$let": {
-                    "vars": {"used": _LAST_USE},
-                    "in": {
-                        "$toDate": {
-                            "$add": [{"$subtract": ["$$used", {"$mod": ["$$used", HOUR_MS]}]}, KEEP_MS + HOUR_MS]
-                        }
-                    },
-                }
-            }
-        }
-    },
-    {"$unset": ["ask", "fits", "first", "can"]},
-]
+_PURGE = {
+    # To the hour, so that the TTL index is touched once an hour.
+    "$let": {
+        "vars": {"used": _LAST_USE},
+        "in": {"$toDate": {"$add": [{"$subtract": ["$$used", {"$mod": ["$$used", HOUR_MS]}]}, KEEP_MS + HOUR_MS]}},
+    }
+}
+_FORGET = {"$unset": ["ask", "fits", "first", "can"]}
+_FINISH: Stages = [{"$set": {"purge": _PURGE}}, _FORGET]
 
 
 # The operations.
@@ -330,7 +321,9 @@ RENEW = _encode(
             )
         }
     },
-    *_FINISH,
+    # A renewal that is refused changes nothing at all: that a document has changed means that it was renewed.
+    {"$set": {"purge": {"$cond": [{"$in": ["$ask.mark", "$holders.mark"]}, _PURGE, "$purge"]}}},
+    _FORGET,
 )
 """``ask``: attempt, token, ttl, mark. The mark tells afterwards that it was this renewal that succeeded."""
 

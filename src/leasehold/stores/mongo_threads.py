@@ -34,7 +34,7 @@ class MongoThreads:
         self._access: Access | None = None
         self._listener: threading.Thread | None = None
         self._listening: set[str] = set()
-        self._up = False
+        self._up = self._broke = False
         self._refused = False
         self._called = False
         self._stop = threading.Event()
@@ -160,25 +160,36 @@ class MongoThreads:
         while not self._stop.is_set():
             try:
                 access = self._open()
-                if not access.awaits or not self._make_calls(access):
-                    self._refuse("this client has one connection only, or the collection of calls is not there")
+                if not access.awaits:
+                    self._refuse("this client has one connection only")
                     return
                 try:
-                    self._follow(access)
+                    # As a rule the collection is there: then this is the first and only command.
+                    opened = self._follow(access)
+                    if not opened:
+                        if not self._make_calls(access):
+                            self._refuse("the collection of calls is not there, and may not be made")
+                            return
+                        opened = self._follow(access)
                 except OperationFailure as error:
                     if error.code != mongo_link.NOT_CAPPED:
                         raise
                     # An insert after somebody had dropped the collection has made it anew.
                     access.database.command("convertToCapped", access.calls.name, size=mongo_link.CALLS_SIZE)
-                pauses = mongo_link.reopen_pauses()
+                    opened = True
+                if opened:
+                    pauses = mongo_link.reopen_pauses()
             except PyMongoError as error:
                 if is_refusal(error):
                     self._refuse(str(translate(error, f"{self._link.where}.calls")))
                     return
             self._stop.wait(next(pauses))
 
-    def _follow(self, access: Access) -> None:
-        """Read calls until the cursor breaks or the driver is closed. What was called meanwhile is still there."""
+    def _follow(self, access: Access) -> bool:
+        """Read calls until the cursor breaks or the driver is closed. What was called meanwhile is still there.
+
+        False when there was nothing to wait on: no such collection, or no document in it."""
+        opened = False
         cursor = access.calls.find({"to": self.session}, cursor_type=CursorType.TAILABLE_AWAIT)
         cursor.max_await_time_ms(int(access.awaits * 1000))
         try:
@@ -186,15 +197,18 @@ class MongoThreads:
                 for call in cursor:
                     self.on_ring(call["attempt"])
                     if self._stop.is_set():
-                        return
+                        return True
                 if not cursor.alive:
-                    return
-                if not self._up:
-                    self._up = True
-                    self._wake_all()  # a call that an election undid is not there any more
+                    return opened
+                if not opened:
+                    opened = self._up = True
+                    if self._broke:
+                        self._wake_all()  # a call that an election undid is not there any more
+            return True
         finally:
-            self._up = False
-            self._wake_all()
+            if opened:
+                self._up, self._broke = False, True
+                self._wake_all()
             if not self._stop.is_set():
                 cursor.close()
 
