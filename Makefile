@@ -30,7 +30,7 @@ quick:
 	$(PYTEST) -m "not server and not slow" $(ARGS)
 
 check:
-	scripts/venv check
+	scripts/venv test check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

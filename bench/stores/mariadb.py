@@ -41,5 +41,5 @@ def peers(folder: Path) -> Iterator[dict[str, tuple[str, str]]]:
             "bare SQL": ("bare_mysql", server.url),
             "100,000 dead rows": ("leasehold_peer", f"{server.url}?table=crowded"),
             "sqlalchemy-dlock": ("dlock_peer", server.url),
-            "tooz": ("tooz_peer", server.url),
+            "tooz": ("tooz_sql_peer", server.url),
         }

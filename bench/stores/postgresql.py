@@ -45,5 +45,5 @@ def peers(folder: Path) -> Iterator[dict[str, tuple[str, str]]]:
             "100,000 dead rows": ("leasehold_peer", f"{server.url}?table=crowded"),
             "sqlalchemy-dlock": ("dlock_peer", server.url),
             "pals": ("pals_peer", server.url),
-            "tooz": ("tooz_peer", server.url),
+            "tooz": ("tooz_sql_peer", server.url),
         }

@@ -243,8 +243,8 @@ class Lock:
         return f"<leasehold.aio.Lock {self.name!r}>"
 
 
-class Acquiring:
-    """What ``Lock.acquire`` returns: await it for the lease, or use it as an async context manager."""
+class Acquiring(Coroutine[Any, Any, "Lease"]):
+    """What ``Lock.acquire`` returns: a coroutine of the lease, and an async context manager."""
 
     def __init__(self, acquire: Coroutine[Any, Any, Lease]) -> None:
         self._acquire = acquire
@@ -252,6 +252,15 @@ class Acquiring:
 
     def __await__(self) -> Generator[Any, Any, Lease]:
         return self._acquire.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._acquire.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._acquire.throw(*error)
+
+    def close(self) -> None:
+        self._acquire.close()
 
     async def __aenter__(self) -> Lease:
         self._lease = await self._acquire
@@ -297,7 +306,10 @@ class Lease(BaseLease):
         held = self._finish()
         if held is None:
             return False
-        return await self._core.drive(engine.release(self._core, self)) and held
+        given = await self._core.drive(engine.release(self._core, self))
+        if held and not given:
+            self._core.belie(self)
+        return given and held
 
     async def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
@@ -314,15 +326,14 @@ class Lease(BaseLease):
             self._body = asyncio.current_task()
             assert self._body is not None
             self._cancelling = self._body.cancelling()
-            if self.lost_reason is not None:
-                self._cancel_body()
+            if self.lost_reason is not None:  # already: cancelling a task that has not begun would come too late
+                await self.__aexit__(None, None, None)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         leave(self)
-        reason = self.lost_reason
         body, self._body = self._body, None
         # As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins.
         ours = body is not None and self._cancelled and body.uncancel() <= self._cancelling
@@ -330,6 +341,7 @@ class Lease(BaseLease):
             await self.release()
         except StoreError:
             pass  # told as an event and in the log; the keeper goes on trying, and the store forgets it in time
+        reason = self.lost_reason
         if reason is None:
             return
         if ours and kind is not None and issubclass(kind, asyncio.CancelledError):

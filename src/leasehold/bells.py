@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from .protocol import Busy, Grant
+
 
 class ThreadBell:
     """One bit that can be waited for: a ring before the wait counts, several count as one.
@@ -11,9 +13,10 @@ class ThreadBell:
     Ringing never blocks and takes no lock that a destructor or a signal handler could already hold.
     """
 
-    __slots__ = ("_gate",)
+    __slots__ = ("_gate", "news")
 
     def __init__(self) -> None:
+        self.news: Grant | Busy | None = None
         self._gate = allocate_lock()
         self._gate.acquire()
 
@@ -22,6 +25,10 @@ class ThreadBell:
             self._gate.release()
         except RuntimeError:
             pass  # it has rung already
+
+    def rang(self) -> bool:
+        """Whether it has rung since the last wait; then no longer."""
+        return self._gate.acquire(blocking=False)
 
     def wait(self, seconds: float | None) -> bool:
         """Sleep until rung, at most so many seconds (None: however long). True when it rang."""

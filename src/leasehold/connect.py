@@ -15,19 +15,25 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
+_REDIS = (
+    *(f"{base}{how}" for base in ("redis", "rediss", "valkey", "valkeys") for how in ("", "+sentinel", "+cluster")),
+    *("unix", "redis+unix", "valkey+unix"),
+)
 # scheme: (module of leasehold.stores, extra that brings its driver). A module has open_url(url, namespace) -> Opened.
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite", None),
+    **dict.fromkeys(_REDIS, ("redis", "redis")),
+    "redlock": ("redlock", "redis"),
+    "mongodb": ("mongo", "mongodb"),
+    "mongodb+srv": ("mongo", "mongodb"),
     "postgresql": ("postgresql", "postgresql"),
     "mysql": ("mysql", "mysql"),
     "mariadb": ("mysql", "mysql"),
 }
-# Package of a user's own client: module of leasehold.stores. Such a module also has open_client(client, namespace).
-_CLIENTS: Mapping[str, str] = {
-    "sqlalchemy": "sql_engine",
-}
-_LATER = ("redis", "rediss", "valkey", "redlock", "mongodb", "etcd", "zookeeper")
+# package of a client's class: module of leasehold.stores. It has open_client(client, namespace) -> Opened.
+_CLIENTS: Mapping[str, str] = {"redis": "redis", "pymongo": "mongo", "sqlalchemy": "sql_engine"}
+_LATER = ("etcd", "zookeeper")
 
 _TIMING = (
     *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 from . import checks, clock, policy
 from .errors import ShuttingDown
-from .lease import FORKED, RELEASED, BaseLease, Unsettled
+from .lease import FORKED, RELEASED, TAKEN, BaseLease, Unsettled
 from .log import INFO, WARNING, log
 from .model import Event
-from .protocol import Bell, Driver, Store
+from .protocol import Bell, Busy, Driver, Grant, Store
 from .spec import Spec, make_spec
 from .timer import timer
 from .typed import Any
@@ -55,6 +55,7 @@ class Core:
         self.renewals = self.renewal_failures = self.unavailable = 0
         self.closed: str | None = None
         self.dropped = False
+        self.generation = 0
         self.driver = driver
         driver.on_ring = self.rung
         self.spec("defaults")  # wrong ones are refused here, not at the first lock
@@ -72,6 +73,7 @@ class Core:
         self.cadence = float("inf")
         self.busy = False
         self.keeping = False
+        self.finished = False
 
     def after_fork(self) -> None:
         """In the child: own nothing, share nothing with the parent."""
@@ -79,6 +81,7 @@ class Core:
             lease._end = lease._end or FORKED
         if not self.owner_given:
             self.owner = checks.make_owner()
+        self.generation += 1
         self.driver.after_fork()
         self.reset()
 
@@ -108,6 +111,11 @@ class Core:
             self.leases[lease._claim.attempt] = lease
             self.busy = True
             self.cadence = min(self.cadence, lease._spec.timing.renew_every)
+        self.reckon(lease)
+
+    def reckon(self, lease: BaseLease) -> None:
+        """The lease has a new deadline and is due anew: tell timer and keeper, if that comes before all else."""
+        with self.mutex:
             ends_first = lease._deadline < self.next_deadline
             if ends_first:
                 self.next_deadline = lease._deadline
@@ -129,6 +137,13 @@ class Core:
         if reason != RELEASED:
             lease._announce()
         return True
+
+    def belie(self, lease: BaseLease) -> None:
+        """It was trusted until it was released, and then the store said that it had been another's already."""
+        with self.mutex:
+            lease._end = TAKEN
+        lease._announce()
+        self.tell("lost", lease.name, lease.token, TAKEN)
 
     def lose(self, lease: BaseLease, reason: str) -> None:
         """End the lease and tell everybody. Not for the timer: log handlers and listeners may take their time."""
@@ -155,7 +170,7 @@ class Core:
         for lease in lost:
             self.tell("lost", lease.name, lease.token, lease.lost_reason)
 
-    def rung(self, attempt: str) -> None:
+    def rung(self, attempt: str, news: Grant | Busy | None = None) -> None:
         """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread.
 
         An empty one calls them all: rings may have been missed, or do not say whom they mean."""
@@ -168,6 +183,8 @@ class Core:
             return
         waiting = self.asking.get(attempt)
         if waiting is not None:
+            if news is not None:
+                waiting.news = news
             waiting.ring()
         elif attempt in self.leases:
             self.urgent.add(attempt)
@@ -256,8 +273,8 @@ def _forked() -> None:
 def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
     for core in {*_cores, *_owing}:
-        if core.closed is None or any(owed.until > clock.now() for owed in list(core.unsettled)):
-            core.at_exit(max(0.1, ends - clock.now()))
+        if not core.finished or any(owed.until > clock.now() for owed in list(core.unsettled)):
+            core.at_exit(max(0.0, ends - clock.now()))
 
 
 atexit.register(_at_exit)

@@ -58,6 +58,8 @@ class WrongShape(ValueError):
 class Taken(NamedTuple):
     claim: Claim
     sent: float
+    trusted: float | None = None
+    """For how long after ``sent``, when that is not the whole ttl: a first term."""
 
 
 def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> Effects[Taken]:
@@ -71,7 +73,7 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
     pauses = policy.pauses(spec.poll, spec.backoff)
     failing_since: float | None = None
     retry = RETRY
-    listened = False
+    listened = asked = False
     try:
         while True:
             core.check_open()
@@ -81,7 +83,11 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
                 limit = min(limit, max(0.5, ends - sent))
             try:
                 reply = yield Run(core.store.acquire(ask), limit)
+            except StoreNotReady as error:
+                error.nothing_asked = not asked
+                raise
             except StoreUnavailable as error:
+                asked = True
                 core.unavailable += 1
                 # Whether it was granted is not known. The same attempt asked again will find out.
                 now = core.now()
@@ -94,7 +100,7 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
                 yield Wait(bell, retry if ends is None else min(retry, ends - now))
                 retry = min(retry * 2, 2.0)
                 continue
-            failing_since, retry = None, RETRY
+            failing_since, retry, asked = None, RETRY, True
             if isinstance(reply, Grant):
                 if core.now() < sent + timing.ttl - timing.margin:
                     claim = Claim(ask.name, ask.attempt, reply.token, reply.hint, sent + timing.ttl)
@@ -111,20 +117,57 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
                 raise _timed_out(core, ask, reply, now - started)
             listened = True
             pushed = yield Listen(ask.attempt, reply)
-            pause = policy.FALLBACK if pushed else next(pauses)
-            if reply.expires_in is not None:
-                pause = min(pause, max(0.001, reply.expires_in + policy.STAGGER * (reply.place or 0)))
-            yield Wait(bell, pause if ends is None else min(pause, max(0.0, ends - core.now())))
+            look = core.now() + (policy.FALLBACK if pushed else next(pauses))
+            handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell)
+            taken = None if handed is None else _handed(core, spec, ask, handed, reply, sent)
+            if taken is not None:
+                core.check_open()
+                _tell_taken(core, taken.claim, None)
+                return taken
     finally:
         if listened:
             core.driver.forget(ask.attempt)
+
+
+def _wait(core: Core, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:
+    """Sleep until there is reason to ask again, at ``look`` at the latest. A push may bring the lease itself."""
+    while True:
+        now = core.now()
+        until = look
+        if busy.expires_in is not None:
+            until = min(until, now + max(0.001, busy.expires_in + policy.STAGGER * (busy.place or 0)))
+        yield Wait(bell, max(0.0, until - now))
+        news, bell.news = bell.news, None
+        if not isinstance(news, Busy):
+            return news
+        busy = news  # how the name stands now, so there is no need to ask
+
+
+def _handed(core: Core, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: float) -> Taken | None:
+    """The lease that another's release granted us, if it can be trusted without asking.
+
+    The store's clock read ``busy.now`` after ``sent``, so that the grant came no earlier than this.
+    """
+    timing = spec.timing
+    if grant.at is None or busy.now is None or not timing.renew:
+        return None
+    if grant.at <= busy.now:
+        return None  # older than the answer that said Busy: it has been taken from us since
+    now = core.now()
+    since = min(now, sent + (grant.at - busy.now) / SECOND)
+    if now >= since + timing.first_term:
+        return None
+    claim = Claim(ask.name, ask.attempt, grant.token, grant.hint, since + timing.ttl)
+    return Taken(claim, since, timing.first_term)
 
 
 def owes(ask: Ask, error: BaseException) -> bool:
     """Whether an acquire that ended with ``error`` may have left something in the store."""
     if isinstance(error, AcquireTimeout):
         return ask.queue
-    return not isinstance(error, (StoreNotReady, WrongShape))
+    if isinstance(error, StoreNotReady):
+        return not error.nothing_asked
+    return not isinstance(error, WrongShape)
 
 
 def owed(core: Core, ask: Ask) -> Unsettled:
@@ -172,8 +215,9 @@ def renew(core: Core, lease: BaseLease, ttl: float | None) -> Effects[None]:
     """Renew one lease because its holder asks for it. Raises LeaseLost or StoreUnavailable."""
     lease.check()
     ttl = lease.ttl if ttl is None else policy.seconds(ttl, "ttl")
-    if ttl <= lease._spec.timing.margin:
-        raise ValueError(f"ttl of {ttl:g} s is not longer than the margin of {lease._spec.timing.margin:g} s")
+    margin = lease._spec.timing.margin_of(ttl)
+    if ttl <= margin:
+        raise ValueError(f"ttl of {ttl:g} s is not longer than its margin of {margin:g} s")
     yield from _renew_batch(core, [lease], ttl, lease._spec.timing.call_limit, fail=True)
     lease.check()
 
@@ -203,7 +247,7 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
         try:
             yield from _renew_due(core)
             # The rest has time: if the store hangs over it, the next renewal must not wait for that.
-            yield from _settle(core, _next_due(core))
+            yield from _settle(core)
             if core.now() >= tidy_at:
                 tidy_at = core.now() + TIDY_EVERY
                 yield Run(core.store.tidy(), _limit(core, _next_due(core)))
@@ -238,7 +282,9 @@ def _next_look(core: Core) -> float | None:
 
 def _renew_due(core: Core) -> Effects[None]:
     now = core.now()
-    urgent, core.urgent = core.urgent, set()
+    urgent = set()
+    while core.urgent:  # one by one: others may be added meanwhile
+        urgent.add(core.urgent.pop())
     held = [lease for lease in core.held() if lease._deadline > now]
     if not any(lease._due <= now or lease._claim.attempt in urgent for lease in held):
         return
@@ -249,6 +295,8 @@ def _renew_due(core: Core) -> Effects[None]:
             continue  # what is nearly due goes along, the rest has time
         if lease._may_renew(now):
             due.append(lease)
+        elif lease._claim.attempt in urgent:
+            yield from _probe(core, lease)
         else:
             lease._due = now + min(every / 4, 1.0)  # a beat may still come in time
     for start in range(0, len(due), BATCH):
@@ -286,6 +334,18 @@ def _renew_batch(
             core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
 
 
+def _probe(core: Core, lease: BaseLease) -> Effects[None]:
+    """Ask whether a lease that is not to be renewed is still ours: a renewal that adds nothing to its term."""
+    claim = lease._claim
+    left = max(1, int((claim.until - core.now()) * SECOND))
+    try:
+        [outcome] = yield Run(core.store.renew([Renewal(claim.name, claim.attempt, claim.token, left)]), 1.0)
+    except StoreError:
+        return
+    if outcome != RENEWED:
+        core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
+
+
 def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
     """Unknown, not lost: try again soon. A failed *cycle* is counted once per ``renew_every``."""
     now = core.now()
@@ -296,10 +356,11 @@ def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
         core.tell("renewal_failed", lease.name, lease.token, str(error))
         if lease._failures >= timing.max_renew_failures:
             core.lose(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
-    lease._due = now + min(timing.renew_every / 4, 1.0)
+    if timing.renew:
+        lease._due = now + min(timing.renew_every / 4, 1.0, max(0.02, (lease._deadline - now) / 4))
 
 
-def _settle(core: Core, ends: float) -> Effects[None]:
+def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
     """Give back what is owed, or try until ``ends``; what is not taken stays on the list until the store forgets it.
 
     It also stays while it is being given back: the keeper may be stopped in the middle, and whoever closes must see it.
@@ -310,13 +371,13 @@ def _settle(core: Core, ends: float) -> Effects[None]:
                 steps = core.store.abandon(owed.name, owed.attempt)
             else:
                 steps = core.store.release(owed.name, owed.attempt, owed.token, None)
-            yield Run(steps, _limit(core, ends))
+            yield Run(steps, _limit(core, min(ends, _next_due(core), core.now() + core.cadence)))
         except StoreError:
-            if core.now() < min(owed.until, ends):
-                continue
             if core.now() < owed.until:
-                break
+                core.unsettled.append(owed)  # again, behind the others
         core.settled(owed)
+        if core.now() >= min(ends, _next_due(core)):
+            return  # the rest has time, what is due has not
 
 
 # Looking.

@@ -59,3 +59,6 @@ class StoreUnavailable(StoreError, ConnectionError):
 
 class StoreNotReady(StoreError):
     """The store answers, but cannot serve leases as it is; the message says how to mend it."""
+
+    nothing_asked = False
+    """Set by the engine when nothing can have been left in the store before this happened."""

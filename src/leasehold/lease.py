@@ -7,7 +7,6 @@ from contextvars import ContextVar
 
 from .errors import LeaseLost
 from .spec import Spec
-from .timer import timer
 from .typed import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -59,6 +58,7 @@ class BaseLease:
         "__weakref__",
         "_acquired",
         "_beat",
+        "_born",
         "_callbacks",
         "_claim",
         "_core",
@@ -75,16 +75,20 @@ class BaseLease:
         "_ttl",
     )
 
-    def __init__(self, core: Core, spec: Spec, claim: Claim, sent: float) -> None:
+    def __init__(self, core: Core, spec: Spec, claim: Claim, sent: float, trusted: float | None = None) -> None:
         timing = spec.timing
         self._core = core
         self._spec = spec
         self._claim = claim
         self._owner = core.owner
+        self._born = core.generation
         self._ttl = timing.ttl
         self._acquired = self._beat = self._sent = sent
         self._deadline = sent + timing.ttl - timing.margin
         self._due = sent + timing.renew_every if timing.renew else float("inf")
+        if trusted is not None:  # a first term, that another's release has granted: to be extended soon
+            self._deadline = sent + trusted
+            self._due = sent + trusted / 5
         self._cycle = self._due
         self._failures = 0
         self._given = False
@@ -162,7 +166,7 @@ class BaseLease:
 
     def __del__(self) -> None:
         # A handle that nobody has any more cannot be released by anybody: give the lease back.
-        if not getattr(self, "_given", True) and self._end not in (FORKED, CLOSED):
+        if not getattr(self, "_given", True) and self._is_ours():
             self._end = self._end or RELEASED
             self._given = True
             self._core.settle(self._claim.owed())
@@ -183,16 +187,16 @@ class BaseLease:
                 return
             self._sent = sent
             self._ttl = ttl
-            self._deadline = sent + ttl - self._spec.timing.margin
-            self._claim = self._claim._replace(until=sent + ttl)
+            self._deadline = sent + ttl - self._spec.timing.margin_of(ttl)
+            self._claim = self._claim._replace(until=max(self._claim.until, sent + ttl))  # the store never shortens
             self._failures = 0
             if self._due != float("inf"):
                 self._due = self._cycle = sent + self._spec.timing.renew_every * ttl / self._spec.timing.ttl
-            sooner = self._deadline < self._core.next_deadline
-            if sooner:
-                self._core.next_deadline = self._deadline
-        if sooner:
-            timer.watch(self._core)
+        self._core.reckon(self)
+
+    def _is_ours(self) -> bool:
+        """Whether this process has anything to tell the store of it: not in a forked child, not after ``close``."""
+        return self._born == self._core.generation and self._core.closed is None
 
     def _why_expired(self, now: float) -> str:
         timing = self._spec.timing
@@ -210,7 +214,7 @@ class BaseLease:
         if reason is not None:
             self._core.lose(self, reason)
         with self._core.mutex:
-            if self._given or self._end in (FORKED, CLOSED):
+            if self._given or not self._is_ours():
                 return None
             self._given = True
         return held

@@ -173,8 +173,15 @@ class Lock:
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
-        self._open.setdefault(threading.get_ident(), []).append(lease)
-        return lease.__enter__()
+        try:
+            self._open.setdefault(threading.get_ident(), []).append(lease)
+            return lease.__enter__()
+        except BaseException:  # a KeyboardInterrupt, say: the block will not be entered, so nobody would leave it
+            if lease in self._open.get(threading.get_ident(), ()):
+                pop_block(self._open, threading.get_ident(), self.name)
+            leave(lease)
+            lease.release()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -224,7 +231,10 @@ class Lease(BaseLease):
         held = self._finish()
         if held is None:
             return False
-        return self._core.drive(engine.release(self._core, self)) and held
+        given = self._core.drive(engine.release(self._core, self))
+        if held and not given:
+            self._core.belie(self)
+        return given and held
 
     def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
@@ -243,11 +253,11 @@ class Lease(BaseLease):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         leave(self)
-        reason = self.lost_reason
         try:
             self.release()
         except StoreError:
             pass  # told as an event and in the log; the keeper goes on trying, and the store forgets it in time
+        reason = self.lost_reason
         if reason is not None and kind is None and self._spec.on_lost == "raise":
             raise LeaseLost(self.name, reason)
 

@@ -60,3 +60,14 @@ class Event(NamedTuple):
     owner: str
     token: int | None
     reason: str | None
+
+
+class Finding(NamedTuple):
+    """One thing that ``init`` or ``doctor`` has to say about a store.
+
+    ``level`` is ``ok``, ``done``, ``to do`` (a dry run), ``warning`` or ``error``; ``mend`` says what helps.
+    """
+
+    level: str
+    what: str
+    mend: str = ""

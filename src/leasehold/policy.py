@@ -36,6 +36,13 @@ class Timing(NamedTuple):
     min_hold: float
     beat_every: float | None
     max_renew_failures: int
+    drift: float | None
+    first_term: float
+    """How long a first term can be trusted; not above 0 when it can't, and has to be claimed."""
+
+    def margin_of(self, ttl: float) -> float:
+        """What is taken off a term of ``ttl`` seconds."""
+        return safety_margin(ttl, self.drift)
 
     @property
     def call_limit(self) -> float:
@@ -89,6 +96,11 @@ def seconds(value: object, what: str, *, zero: bool = False) -> float:
     return float(value)
 
 
+def safety_margin(ttl: float, drift: float | None) -> float:
+    """How much earlier than the store's expiry a holder stops to trust its lease."""
+    return 0.01 * ttl + 0.05 if drift is None else 2 * drift
+
+
 def make_timing(
     *,
     ttl: float,
@@ -103,10 +115,13 @@ def make_timing(
 ) -> Timing:
     """Check the options against each other. ``share`` of ttl is the renewal cadence unless one is given."""
     ttl = seconds(ttl, "ttl")
-    margin = 0.01 * ttl + 0.05 if drift is None else 2 * seconds(drift, "drift", zero=True)
+    drift = None if drift is None else seconds(drift, "drift", zero=True)
+    margin = safety_margin(ttl, drift)
     if margin >= ttl:
         why = f"2·drift = {margin:g} s" if drift is not None else f"1 % of ttl + 50 ms = {margin:g} s"
         raise ValueError(f"ttl of {ttl:g} s is too short: its safety margin ({why}) leaves nothing")
+    first = min(FIRST_TERM, ttl)
+    first -= safety_margin(first, drift)
     every = share * ttl if renew_every is None else seconds(renew_every, "renew_every")
     if renew and every >= ttl - margin:
         raise ValueError(f"renew_every of {every:g} s must be below ttl − margin = {ttl - margin:g} s")
@@ -127,6 +142,8 @@ def make_timing(
         0.0 if min_hold is None else seconds(min_hold, "min_hold", zero=True),
         None if beat_every is None else seconds(beat_every, "beat_every"),
         max_renew_failures,
+        drift,
+        first,
     )
 
 

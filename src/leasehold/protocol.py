@@ -61,6 +61,8 @@ class Grant(NamedTuple):
     hint: Any = None
     """Anything that the store likes to be told again at release."""
     taken_from: Holding | None = None
+    at: int | None = None
+    """When it was granted, on the store's clock, where a push brings the grant itself."""
 
 
 class Busy(NamedTuple):
@@ -72,6 +74,8 @@ class Busy(NamedTuple):
     """Seconds until the first holder expires; None where the store cannot tell."""
     watch: Sequence[str] = ()
     """Addresses of the holders, for drivers that can watch them."""
+    now: int | None = None
+    """The store's clock at the answer: what the time of a grant that is pushed later is measured against."""
 
 
 class Mismatch(NamedTuple):
@@ -130,16 +134,24 @@ class Store(Protocol):
 class Bell(Protocol):
     """What wakes one waiter. Rings are hints: doubled, late and lost ones must do no harm."""
 
+    news: Grant | Busy | None
+    """What the last ring told, if it told anything: the lease itself, or how the name stands now."""
+
     def ring(self) -> None:
         """From any thread; never blocks."""
+
+    def rang(self) -> bool:
+        """Whether it has rung since the last wait; then no longer."""
 
 
 class Driver(Protocol):
     """What threads and asyncio drivers have in common: nothing here does I/O."""
 
-    on_ring: Callable[[str], None]
-    """Set by the engine: to be called, from any thread, with an attempt that the store calls, or with "" when rings
-    may have been missed. Never blocks."""
+    on_ring: Callable[..., None]
+    """Set by the engine: to be called, from any thread, with an attempt that the store calls. Never blocks.
+
+    An empty attempt stands for all that waits and all that is held, when rings may have been missed. Where the push
+    says more, a Grant or a Busy follows as the second argument: the waiter then need not ask."""
 
     def forget(self, attempt: str) -> None:
         """The attempt no longer waits."""

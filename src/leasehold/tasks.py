@@ -14,7 +14,7 @@ from .core import Core
 from .lease import BaseLease
 from .log import ERROR, WARNING, log
 from .model import Event
-from .protocol import Ask, Store, TaskDriver
+from .protocol import Ask, Busy, Grant, Store, TaskDriver
 from .spec import Spec
 from .typed import Any, TypeVar
 
@@ -23,6 +23,8 @@ L = TypeVar("L", bound=BaseLease)
 
 GRACE = 0.05
 """How long a cancelled acquire waits until what it may have left is given back; the rest goes on alone."""
+REVIVE = 0.1
+"""How long after its cancellation the keeper goes on, if the loop still does."""
 BLOCKED = 0.05
 """A loop that does not run a callback for so long, when a lease has just been lost, is called blocked."""
 
@@ -30,9 +32,10 @@ BLOCKED = 0.05
 class TaskBell:
     """What a task sleeps on until somebody rings, from any thread."""
 
-    __slots__ = ("_loop", "_rung", "_waiter")
+    __slots__ = ("_loop", "_rung", "_waiter", "news")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.news: Grant | Busy | None = None
         self._loop = loop
         self._rung = False
         self._waiter: asyncio.Future[None] | None = None
@@ -48,6 +51,10 @@ class TaskBell:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def rang(self) -> bool:
+        rung, self._rung = self._rung, False
+        return rung
+
     async def wait(self, seconds: float | None) -> bool:
         if not self._rung and (seconds is None or seconds > 0):
             self._waiter = self._loop.create_future()
@@ -58,8 +65,7 @@ class TaskBell:
                 self._waiter = None
                 if timer is not None:
                     timer.cancel()
-        rung, self._rung = self._rung, False
-        return rung
+        return self.rang()
 
 
 class TaskCore(Core):
@@ -93,6 +99,7 @@ class TaskCore(Core):
         self.loop_thread = 0
         self.bell: TaskBell | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.closing: asyncio.Future[None] | None = None
 
     def bind(self) -> asyncio.AbstractEventLoop:
         """The running loop, which must be the one that the leases live in."""
@@ -104,6 +111,8 @@ class TaskCore(Core):
                 self.driver.new_loop()
                 self.keeping = False
                 self.tasks.clear()
+                if not self.finished:
+                    self.closing = None
             self.loop, self.loop_thread = loop, threading.get_ident()
             self.bell = TaskBell(loop)
         return loop
@@ -157,8 +166,11 @@ class TaskCore(Core):
         try:
             self.asking[ask.attempt] = bell
             taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell))
-            lease = make(self, spec, taken.claim, taken.sent)
+            lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
+            del self.asking[ask.attempt]
+            if bell.rang():  # called since the grant: it may have been broken already
+                self.rung(ask.attempt)
             return lease
         except BaseException as error:
             if engine.owes(ask, error):
@@ -185,15 +197,29 @@ class TaskCore(Core):
             self.bell.ring()
 
     async def _keep(self, bell: TaskBell) -> None:
-        await self.drive(engine.keep(self, bell))
+        try:
+            await self.drive(engine.keep(self, bell))
+        finally:
+            self.keeping = False
+            if self.closed is None and not self.dropped and self.loop is not None and not self.loop.is_closed():
+                # Somebody has cancelled every task there is. If the loop goes on all the same, so do we.
+                self.loop.call_later(REVIVE, self._revive)
         if self.dropped:
-            await self.close()
+            self._begin_close(policy.CALL_LIMIT)
+
+    def _revive(self) -> None:
+        if self.closed is None and (self.leases or self.unsettled):
+            self.wake_keeper()
 
     def drop(self) -> None:
         """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
         self.dropped = True
-        if self.bell is not None:
+        if self.keeping and self.bell is not None:
             self.bell.ring()
+        elif self.loop is not None and self.loop.is_running():
+            self.in_loop(functools.partial(self._begin_close, policy.CALL_LIMIT))
+        elif not self.finished:
+            self.at_exit(0.0)
 
     def in_loop(self, function: Callable[[], object]) -> None:
         """Call the function in the loop; without one (closed, or never used) nobody is there to be told."""
@@ -246,21 +272,28 @@ class TaskCore(Core):
                 self.spawn(finish(result))
 
     async def close(self, limit: float = policy.CALL_LIMIT) -> None:
-        loop = self.bind()
-        with self.mutex:
-            if self.closed is not None:
-                return
-            self.closed = "this Locks is closed"
-        await self.drive(engine.close(self, limit, TaskBell(loop)))
+        self.bind()
+        await asyncio.shield(self._begin_close(limit))  # a caller that is cancelled does not stop it
+
+    def _begin_close(self, limit: float) -> asyncio.Future[None]:
+        if self.closing is None:
+            self.closed = self.closed or "this Locks is closed"
+            self.closing = asyncio.ensure_future(self._close(limit))
+        return self.closing
+
+    async def _close(self, limit: float) -> None:
+        await self.drive(engine.close(self, limit, TaskBell(asyncio.get_running_loop())))
         if self.bell is not None:
             self.bell.ring()
-        pending = self.tasks - {asyncio.current_task()}
-        if pending:
-            await asyncio.wait(pending, timeout=limit)
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=limit)
         await self.driver.close()
+        self.finished = True
 
     def at_exit(self, limit: float) -> None:
         """There is no loop any more: give back what is held without one."""
+        if self.finished and not self.unsettled:
+            return
         ends = self.now() + limit
         effects = engine.close(self, limit, ThreadBell())
         self.closed = "the interpreter exits"
@@ -278,3 +311,4 @@ class TaskCore(Core):
         except StopIteration:
             pass
         self.driver.close_at_exit()
+        self.finished = True

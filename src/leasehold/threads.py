@@ -51,6 +51,7 @@ class ThreadCore(Core):
     def reset(self) -> None:
         super().reset()
         self.bell = ThreadBell()
+        self.closing = threading.Lock()
         self.keeper: threading.Thread | None = None
         self.events: Any = None
 
@@ -107,8 +108,11 @@ class ThreadCore(Core):
         try:
             self.asking[ask.attempt] = bell
             taken = self.drive(engine.acquire(self, spec, ask, timeout, bell), cancel)
-            lease = make(self, spec, taken.claim, taken.sent)
+            lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
+            del self.asking[ask.attempt]
+            if bell.rang():  # called since the grant: it may have been broken already
+                self.rung(ask.attempt)
             return lease
         except BaseException as error:
             if engine.owes(ask, error):
@@ -130,7 +134,7 @@ class ThreadCore(Core):
 
     def _keep(self) -> None:
         self.drive(engine.keep(self, self.bell))
-        if self.dropped:
+        if self.dropped and self.closed is None:
             self.close()
 
     def drop(self) -> None:
@@ -161,17 +165,20 @@ class ThreadCore(Core):
                     log(ERROR, "an event listener failed on %r", event.type, exc=error)
 
     def close(self, limit: float = policy.CALL_LIMIT) -> None:
-        with self.mutex:
-            if self.closed is not None:
+        """Each step can be done again, so that a close that was interrupted can be called again."""
+        ends = self.now() + limit
+        with self.closing:
+            if self.finished:
                 return
-            self.closed = "this Locks is closed"
-        self.drive(engine.close(self, limit, ThreadBell()))
-        self.bell.ring()
-        if self.keeper is not None and self.keeper is not threading.current_thread():
-            self.keeper.join(limit)
-        if self.events is not None:
-            self.events.put(None)
-        self.driver.close()
+            self.closed = self.closed or "this Locks is closed"
+            self.drive(engine.close(self, limit, ThreadBell()))
+            self.bell.ring()
+            if self.keeper is not None and self.keeper is not threading.current_thread():
+                self.keeper.join(max(0.0, ends - self.now()))
+            if self.events is not None:
+                self.events.put(None)
+            self.driver.close()
+            self.finished = True
 
     def at_exit(self, limit: float) -> None:
         if self.closed is not None and self.keeper is not None:

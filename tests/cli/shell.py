@@ -138,3 +138,9 @@ def state(pid: int) -> str:
 
 def alive(pid: int) -> bool:
     return state(pid) not in ("", "Z", "X")
+
+
+def signals_of(pid: int | str, which: str) -> set[int]:
+    """The signals that a process ignores (SigIgn), catches (SigCgt), blocks (SigBlk)."""
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {number for number in range(1, 65) if int(status[which], 16) >> (number - 1) & 1}

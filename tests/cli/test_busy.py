@@ -10,7 +10,7 @@ from datetime import datetime
 
 import pytest
 
-from .shell import Shell, finish, line_of, until
+from .shell import Shell, finish, line_of, signals_of, until
 
 
 def test_no_wait_says_who_holds_it_since_when(shell: Shell) -> None:
@@ -131,7 +131,7 @@ def test_a_signal_ends_the_wait_for_a_store_that_is_away(shell: Shell, store_awa
     """The first one lets the call that is under way end; the second one does not."""
     run = shell.start("run", "job", "--", "true")
     until(lambda: len(shell.processes()) == 3)
-    until(lambda: "SigCgt:\t" and _catches(run.pid, signal.SIGTERM))
+    until(lambda: signal.SIGTERM in signals_of(run.pid, "SigCgt"))
     run.send_signal(signal.SIGTERM)
     time.sleep(0.05)
     run.send_signal(signal.SIGINT)
@@ -140,12 +140,6 @@ def test_a_signal_ends_the_wait_for_a_store_that_is_away(shell: Shell, store_awa
     assert time.monotonic() - started < 2
     until(lambda: shell.processes() == [])
     store_away.close()
-
-
-def _catches(pid: int, number: int) -> bool:
-    with open(f"/proc/{pid}/status") as file:
-        (caught,) = (line.split()[1] for line in file if line.startswith("SigCgt:"))
-    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def test_the_store_needs_mending(shell: Shell) -> None:

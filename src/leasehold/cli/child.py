@@ -124,7 +124,11 @@ class Child:
         """
         self.take_terminal()
         before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.killpg(os.getpgrp(), signal.SIGTSTP)  # does nothing where there is no shell to continue us
+        # (This does nothing where there is no shell to continue us.)
+        if self.on_terminal:
+            os.killpg(os.getpgrp(), signal.SIGTSTP)  # with the rest of a pipeline, which Ctrl-Z has not reached
+        else:
+            os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, before)
 
     def _owns_terminal(self, group: int) -> bool:
@@ -190,9 +194,12 @@ def _become(path: str, line: list[str], wait: int, parent: int) -> NoReturn:
 def _die_with(parent: int) -> None:
     """Have the kernel kill this process, and what it becomes, when the parent dies."""
     if sys.platform == "linux":
-        import ctypes
+        try:
+            import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        except (ImportError, OSError, AttributeError):
+            pass  # a Python without it: there is still the guardian
     if os.getppid() != parent:
         os._exit(0)  # too late: it had died before
 
@@ -203,10 +210,15 @@ def _keep_open(life: str) -> None:
         fd = os.open(life, os.O_RDWR | os.O_NONBLOCK)
     except OSError:
         return  # then the lease ends when `run` dies, and the guardian has to be quick
+    os.set_inheritable(fd, True)
     place = 50  # out of the way of shell scripts, which use the numbers below 10
     while _is_open(place):
         place += 1
-    os.dup2(fd, place, inheritable=True)
+    try:
+        os.dup2(fd, place)
+        os.close(fd)
+    except OSError:
+        pass  # few numbers are allowed here: then as it is
 
 
 def _is_open(fd: int) -> bool:

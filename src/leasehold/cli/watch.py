@@ -48,7 +48,7 @@ class Watch:
                     reason = f"it could not be renewed, and ends in {span(deadline - now)}"
                 if reason is not None:
                     kill_at = min(now + kill_after, deadline - SLACK)
-                    left = "" if self._child.status is not None else f"; SIGKILL in {span(kill_at - now)}"
+                    left = "" if self._child.status is not None else f" (SIGKILL in {span(kill_at - now)})"
                     say(f"lease {lease.name!r} is lost: {reason}; COMMAND is ended{left}")
                     self._stop(kill_at)
                     return reason

@@ -94,7 +94,7 @@ class EntryStore:
                 continue
             if isinstance(reply, Grant):
                 taken_from = buried.seen(ask.name, row.now, 0) if buried else reply.taken_from
-                alone = len(entry.holders) == 1 and not entry.queue and not ask.rest
+                alone = len(entry.holders) == 1 and not entry.queue and not ask.rest and reply.token == entry.token
                 return Grant(reply.token, version if alone else None, taken_from)
             return reply
 

@@ -42,7 +42,11 @@ class Faults:
         self._mutex = threading.Lock()
         self._mended = threading.Event()
         self.calls: Counter[str] = Counter()
+        self.latency = 0.0
+        """What every call takes on top of the store's own time, half of it on the way there."""
         self.deaf = False
+        self.no_push = False
+        """Whether the driver says that it cannot listen, so that waiters poll."""
 
     def lose_request(self, operation: str = "*", times: float = float("inf"), noticed_after: float = QUICK) -> None:
         self._set(operation, Fault(noticed_after, sent=False), times)
@@ -152,9 +156,9 @@ class _Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def _rung(self, attempt: str) -> None:
-        if not self.faults.deaf:
-            self.on_ring(attempt)
+    def _rung(self, attempt: str, *news: Any) -> None:
+        if not (self.faults.deaf or self.faults.no_push):
+            self.on_ring(attempt, *news)
 
     def forget(self, attempt: str) -> None:
         self.inner.forget(attempt)
@@ -165,7 +169,8 @@ class _Faulty:
     def _parts(self, steps: Steps[Any], limit: float) -> tuple[Fault, float, Callable[[], StoreUnavailable]]:
         """The fault, how long to wait before the call, and what is raised when it did not come through."""
         name: str = getattr(steps, "__name__", "")
-        fault = self.faults.take(name) or Fault()
+        half = self.faults.latency / 2
+        fault = self.faults.take(name) or Fault(before=half, after=half)
         return fault, min(fault.before, limit), lambda: StoreUnavailable(f"a fault was injected into {name}")
 
 
@@ -187,7 +192,7 @@ class FaultyThreads(_Faulty):
         return result
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
-        return self.inner.listen(attempt, busy)
+        return not self.faults.no_push and self.inner.listen(attempt, busy)
 
     def close(self) -> None:
         self.inner.close()
@@ -211,7 +216,7 @@ class FaultyTasks(_Faulty):
         return result
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
-        return await self.inner.listen(attempt, busy)
+        return not self.faults.no_push and await self.inner.listen(attempt, busy)
 
     async def close(self) -> None:
         await self.inner.close()

@@ -53,6 +53,8 @@ class Scene:
         options.setdefault("ttl", self.ttl)
         locks = Locks(self.api, self.api.call(self.store.connect, self.side, **options))
         self._locks.append(locks)
+        if self.store.latency:
+            locks.faults().latency = self.store.latency
         return locks
 
     def faulty(self, **options: Any) -> tuple[Locks, Faults]:

@@ -65,6 +65,8 @@ class StoreUnderTest:
     """What the store may be late by, beyond the contract's own bounds, on a loaded machine."""
     rounds: int = 1000
     """How many acquires in a row the test of rising tokens makes."""
+    latency: float = 0.0
+    """Seconds to add to every operation, to see how the store fares far away."""
     count_files: bool = True
     """Whether file descriptors that are left open after ``close`` are counted as leaks."""
 

@@ -18,7 +18,7 @@ _MODULES = (
     *("acquire", "ambiguity", "breaking", "cancelling", "closing", "deadline", "death", "listing", "loss", "names"),
     *("operations", "permits", "queue", "release", "renewal", "sharing", "tokens"),
 )
-pytest.register_assert_rewrite(*(f"{__name__}.{each}" for each in _MODULES), "leasehold.testing.counter")
+pytest.register_assert_rewrite(*(f"{__name__}.{each}" for each in _MODULES))
 
 from .fixtures import scene, tasks, threads  # noqa: E402
 

@@ -22,7 +22,7 @@ def test_a_margin_is_kept(scene: Scene) -> None:
     lease.renew()
     assert 0 < lease.remaining <= 10 - margin(10)
     lease.renew(20)
-    assert 10 < lease.remaining <= 20 - margin(10)
+    assert 10 < lease.remaining <= 20 - margin(20)
     lease.release()
     lease = locks.lock(scene.name(), ttl=10, drift=1.5).acquire()
     assert 0 < lease.remaining <= 10 - 3

@@ -43,6 +43,31 @@ def test_waiters_are_served_in_order(scene: Scene) -> None:
 
 
 @needs("fair")
+@pytest.mark.slow
+def test_order_is_kept_without_push(scene: Scene) -> None:
+    """Promise 5, L2: those who poll look often enough to claim what was granted to them, and so keep their turn."""
+    locks, (other, faults) = scene.connect(ttl=30), scene.faulty(ttl=30)
+    faults.no_push = True
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    waiters = []
+    for place in range(4):
+        waiters.append(other.lock(name).start())
+        scene.until_waiting(name, place + 1)
+    time.sleep(3)  # by now they look as seldom as they ever do
+    before = faults.calls["acquire"]
+    time.sleep(1.5)
+    assert faults.calls["acquire"] - before >= 2 * len(waiters), "a turn lasts 0.7 s: they have to look within that"
+    tokens = [lease.token]
+    for waiter in waiters:
+        lease.release()
+        lease = waiter.lease(5)
+        tokens.append(lease.token)
+    assert tokens == sorted(set(tokens))
+    lease.release()
+
+
+@needs("fair")
 def test_try_acquire_does_not_barge_in(scene: Scene) -> None:
     """Contract, fairness: try_acquire() never queues, and returns None while anyone is queued."""
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)

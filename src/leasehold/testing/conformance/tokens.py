@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from ..scene import Scene
 from .fixtures import needs
+
+now, now_ns = time.time, time.time_ns
 
 
 def test_tokens_rise_with_every_grant(scene: Scene) -> None:
@@ -84,6 +90,31 @@ def test_tokens_rise_over_a_restart_of_the_store(scene: Scene) -> None:
     second = locks.lock(name).acquire(20)
     assert second.token > first.token
     second.release()
+
+
+def test_the_clients_wall_clock_decides_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise 1: no client's wall clock takes part; an hour off, either way, has no effect at all."""
+    locks, other = scene.connect(), scene.connect()
+    name = scene.name()
+    last = 0
+    for hours in (1, -1, 0):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now() + hours * 3600)  # noqa: B023
+            patch.setattr(time, "time_ns", lambda: now_ns() + hours * 3600 * 10**9)  # noqa: B023
+            lease = locks.lock(name).acquire(0)
+            assert lease.token > last
+            patch.setattr(time, "time", lambda: now() - hours * 3600)  # noqa: B023
+            patch.setattr(time, "time_ns", lambda: now_ns() - hours * 3600 * 10**9)  # noqa: B023
+            assert other.lock(name).try_acquire() is None
+            lease.renew()
+            assert lease.valid
+            assert 0 < scene.held(name)[0].expires_in <= scene.ttl + scene.store.slack
+            assert lease.release()
+            silent = locks.lock(name, renew=False).acquire(0)
+            taken = other.lock(name).acquire(scene.ttl + 5)
+            assert taken.token > silent.token > lease.token
+            last = taken.token
+            assert taken.release()
 
 
 @needs("step_clock")

@@ -1,0 +1,138 @@
+"""``redis://`` and its kin: one server, a primary found through Sentinels, or a cluster; also Valkey.
+
+The stored shape is in ``entry.lua``; the scripts, one per operation, are beside it. ``store.py`` says what is asked,
+``threads.py`` and ``tasks.py`` are the drivers, ``pool_*.py`` our own connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from inspect import signature
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis import connection
+
+from ...protocol import Opened
+from . import client_tasks, client_threads, cluster, cluster_tasks, cluster_threads, pool_tasks, pool_threads, sentinel
+from .store import RedisStore
+from .tasks import RedisTasks
+from .threads import RedisThreads
+from .url import Address, parse
+
+
+def open_url(url: str, namespace: str) -> Opened:
+    address = parse(url)
+    store = RedisStore("redis", namespace, address.replicas, clustered=address.kind == "cluster")
+
+    def threads() -> RedisThreads:
+        return RedisThreads(store, thread_link(address), address.where, address.replicas)
+
+    def tasks() -> RedisTasks:
+        return RedisTasks(store, task_link(address), address.where, threads, address.replicas)
+
+    return Opened(store, threads, tasks)
+
+
+def open_client(client: Any, namespace: str) -> Opened:
+    """A client that the user has made: ``redis.Redis``, ``redis.RedisCluster``, or one of ``redis.asyncio``."""
+    clustered = isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster))
+    if isinstance(client, (redis.Redis, redis.RedisCluster)):
+        link: Any = (client_threads.BorrowedCluster if clustered else client_threads.Borrowed)(client)
+    elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
+        link = None
+    else:
+        raise TypeError(f"connect() takes a redis.Redis, a redis.RedisCluster or one of redis.asyncio, not {client!r}")
+    store = RedisStore("redis", namespace, clustered=clustered)
+
+    def threads() -> RedisThreads:
+        if link is None:
+            raise TypeError("a client of redis.asyncio is for leasehold.aio.connect; here give a redis.Redis or a URL")
+        return RedisThreads(store, link, "redis")
+
+    def tasks() -> RedisTasks:
+        if link is not None:
+            raise TypeError("for leasehold.aio give a client of redis.asyncio, or a URL")
+        kind = client_tasks.BorrowedCluster if clustered else client_tasks.Borrowed
+        return RedisTasks(store, kind(client), "redis", lambda: RedisThreads(store, like(client), "redis"))
+
+    return Opened(store, threads, tasks)
+
+
+def like(client: Any) -> pool_threads.Pool | cluster_threads.Cluster:
+    """Connections of our own to where a client of asyncio connects: for the exit, when its loop is gone."""
+    hosts: tuple[cluster.Node, ...]
+    if isinstance(client, redis.asyncio.RedisCluster):
+        given, kind = client.connection_kwargs, "cluster"
+        hosts = tuple((node.host, int(node.port)) for node in client.get_nodes())
+    else:
+        given, kind = client.connection_pool.connection_kwargs, "single"
+        hosts = ((given.get("host", "localhost"), given.get("port", 6379)),)
+    path = given.get("path", "")
+    tls = any(name.startswith("ssl") for name in given)
+    options = {
+        name: value
+        for name, value in given.items()
+        if name in ("db", "username", "password", "credential_provider") or name.startswith("ssl_")
+    }
+    return thread_link(Address("unix" if path else kind, hosts, path, "", tls, 0, options, {}))
+
+
+def thread_link(address: Address) -> pool_threads.Pool | cluster_threads.Cluster:
+    options = _options(address)
+
+    def make(node: cluster.Node, limit: float) -> Any:
+        return kind(host=node[0], port=node[1], socket_timeout=limit, socket_connect_timeout=limit, **options)
+
+    kind: Any = connection.SSLConnection if address.tls else connection.Connection
+    match address.kind:
+        case "unix":
+            kind = connection.UnixDomainSocketConnection
+            return pool_threads.Pool(lambda limit: kind(socket_timeout=limit, path=address.path, **options))
+        case "sentinel":
+            return pool_threads.Pool(lambda limit: sentinel.make_in_thread(kind, address, options, limit))
+        case "cluster":
+            return cluster_threads.Cluster(address.hosts, make)
+    return pool_threads.Pool(lambda limit: make(address.hosts[0], limit))
+
+
+def task_link(address: Address) -> pool_tasks.Pool | cluster_tasks.Cluster:
+    from redis.asyncio import connection
+
+    options = {**_options(address), "socket_timeout": None}  # each call has a limit of its own
+
+    async def made(connection: Any) -> Any:
+        try:
+            await connection.connect()
+        except BaseException as error:
+            pool_tasks.close(connection)
+            if address.tls and isinstance(error, redis.exceptions.TimeoutError):
+                host, port = connection.host, connection.port
+                if await asyncio.to_thread(pool_threads.answers_plainly, host, port):
+                    raise redis.exceptions.ConnectionError(pool_threads.PLAIN) from None
+            raise
+        return connection
+
+    def make(node: cluster.Node, limit: float) -> Awaitable[Any]:
+        patience = limit * 0.7 if address.tls else limit  # time to find out why TLS does not work
+        return made(kind(host=node[0], port=node[1], socket_connect_timeout=patience, **options))
+
+    kind: Any = connection.SSLConnection if address.tls else connection.Connection
+    match address.kind:
+        case "unix":
+            kind = connection.UnixDomainSocketConnection
+            return pool_tasks.Pool(lambda limit: made(kind(path=address.path, socket_connect_timeout=limit, **options)))
+        case "sentinel":
+            return pool_tasks.Pool(lambda limit: sentinel.make_in_task(kind, address, options, limit))
+        case "cluster":
+            return cluster_tasks.Cluster(address.hosts, make)
+    return pool_tasks.Pool(lambda limit: make(address.hosts[0], limit))
+
+
+def _options(address: Address) -> dict[str, Any]:
+    """For redis-py's connections. It is not to send its name and version: two round trips, and a permission more."""
+    told = "driver_info" in signature(connection.AbstractConnection).parameters
+    silent = {"driver_info": None} if told else {"lib_name": None, "lib_version": None}
+    return {**address.options, "protocol": 2, **silent}

@@ -1,0 +1,23 @@
+-- See to it that an attempt neither holds nor waits. Gives 1 when it did, else 0.
+--
+-- ARGV  1 attempt
+if not stored[1] then return 0 end
+local found = 0
+for place = #holders, 1, -1 do
+  if holders[place][ATTEMPT] == ARGV[1] then
+    table.remove(holders, place)  -- what was never used is not subject to min_hold
+    found = 1
+  end
+end
+if redis.call('ZREM', KEYS[2], ARGV[1]) == 1 then
+  redis.call('HDEL', KEYS[1], 'w' .. ARGV[1])
+  waiting = waiting - 1
+  found = 1
+end
+expire()
+if found == 1 then
+  promote()
+  ring_head()
+end
+save()
+return found

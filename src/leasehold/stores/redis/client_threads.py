@@ -1,0 +1,130 @@
+"""A client that the user has given us, for threads. It stays theirs: it is never closed here."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from .pool_threads import MOST, Line, Pool
+from .scripts import Call
+
+RAW = {"NEVER_DECODE": True}
+"""redis-py is to leave the bytes of a reply alone, whatever the client was made with."""
+
+
+class Borrowed(Pool):
+    """Connections of the pool of a ``redis.Redis``: with their settings, but our limits, and without its retries.
+
+    One or two stay with us while we are in use: to take one and give it back costs as much as a call.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        pool = client.connection_pool
+
+        class BorrowedLine(Line):
+            def close(self) -> None:
+                self.connection.disconnect()
+                pool.release(self.connection)
+
+        most = min(MOST, max(1, pool.max_connections - 2))
+        super().__init__(lambda limit: get_connection(pool), most, BorrowedLine)
+
+    def ear(self, channel: str, limit: float) -> Any:
+        return ClientEar(self._client, channel, limit)
+
+
+class BorrowedCluster:
+    """A ``redis.RedisCluster``, through its own commands: it knows the way to the nodes, and its limits hold."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
+        if len(calls) == 1:
+            return [self._call(calls[0])]
+        with self._client.pipeline() as pipeline:
+            for call in calls:
+                pipeline.execute_command("EVALSHA", *call.short()[1:])
+            replies = pipeline.execute(raise_on_error=False)
+        for place, reply in enumerate(replies):
+            if isinstance(reply, NoScriptError):
+                replies[place] = self._call(calls[place])
+            elif isinstance(reply, Exception):
+                raise reply
+        return list(replies)
+
+    def _call(self, call: Call) -> Any:
+        try:
+            return self._client.execute_command("EVALSHA", *call.short()[1:], **RAW)
+        except NoScriptError:
+            return self._client.execute_command("EVAL", *call.whole()[1:], **RAW)
+
+    def keys(self, pattern: bytes, limit: float) -> list[bytes]:
+        return [as_bytes(key) for key in self._client.scan_iter(match=pattern, count=1000)]
+
+    def ear(self, channel: str, limit: float) -> ClientEar:
+        return ClientEar(self._client, channel, limit)
+
+    def close(self) -> None:
+        """It is not ours to close."""
+
+    def after_fork(self) -> None:
+        """redis-py looks after its connections by itself."""
+
+
+class ClientEar:
+    """The client's own pub/sub."""
+
+    def __init__(self, client: Any, channel: str, limit: float) -> None:
+        self._pubsub = client.pubsub()
+        try:
+            self._pubsub.subscribe(channel)
+            if self._pubsub.get_message(timeout=limit) is None:
+                raise RedisTimeoutError("no answer to SUBSCRIBE")
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, seconds: float) -> bytes | None:
+        return read_message(self._pubsub.get_message(timeout=seconds))
+
+    def ping(self) -> None:
+        self._pubsub.ping()
+
+    def wake(self) -> None:
+        connection = self._pubsub.connection
+        sock = connection and connection._sock
+        if sock is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self._pubsub.close()
+
+
+def read_message(message: Any) -> bytes | None:
+    """What was published; empty for a sign of life; None for nothing."""
+    if message is None:
+        return None
+    if message["type"] == "subscribe":  # again: redis-py has connected anew, and we may have missed something
+        raise RedisConnectionError("the connection was lost and made anew")
+    return as_bytes(message["data"]) if message["type"] == "message" else b""
+
+
+def as_bytes(value: bytes | str) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+def get_connection(pool: Any) -> Any:
+    try:
+        return pool.get_connection()
+    except TypeError:  # before redis-py 5.3
+        return pool.get_connection("EVALSHA")

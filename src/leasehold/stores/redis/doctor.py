@@ -1,0 +1,196 @@
+"""What an operator should know about a Redis that leases live in: each finding says how to mend it.
+
+``doctor(url)`` asks; nothing is changed but a record of a name that nobody uses, which is taken and given back.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from redis.exceptions import MovedError
+
+from ...errors import StoreError
+from .errors import DRIVER_ERRORS, translate
+from .pool_threads import Pool
+from .url import Address, parse
+
+LIMIT = 5.0
+OLDEST = (6, 2)
+SKEW = 1.0
+"""Seconds between the server's clock and ours that are worth a word."""
+GOOD, WARNING, BAD = "ok", "warning", "error"
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at. ``mend`` is empty when all is well."""
+
+    level: str
+    where: str
+    what: str
+    mend: str = ""
+
+
+def doctor(url: str) -> list[Finding]:
+    """Look at the server, at each node of a cluster or of a quorum."""
+    quorum = url.startswith("redlock://")
+    address = parse(url.replace("redlock://", "redis+cluster://", 1), any_db=quorum)
+    if address.kind != "cluster":
+        return examine(address)
+    nodes = [address._replace(kind="single", hosts=(host,)) for host in address.hosts]
+    found = [finding for node in nodes for finding in examine(node, one_of_many=True)]
+    if quorum and len(nodes) % 2 == 0:
+        found.append(Finding(WARNING, "redlock", f"{len(nodes)} nodes", "an even number bears no more deaths: add one"))
+    return found
+
+
+def examine(address: Address, one_of_many: bool = False) -> list[Finding]:
+    from . import thread_link
+
+    link = thread_link(address)
+    assert isinstance(link, Pool)
+    patient = Patient(link, address.where)
+    try:
+        patient.reach()
+        if patient.reachable:
+            patient.version()
+            patient.memory()
+            patient.persistence()
+            patient.replication(address.replicas)
+            patient.clock()
+            patient.scripts(one_of_many)
+    finally:
+        link.close()
+    return patient.findings
+
+
+class Patient:
+    """One server, and what was found."""
+
+    def __init__(self, link: Pool, where: str) -> None:
+        self._link = link
+        self._where = where
+        self._info: dict[str, str] = {}
+        self.reachable = False
+        self.findings: list[Finding] = []
+
+    def _say(self, level: str, what: str, mend: str = "") -> None:
+        self.findings.append(Finding(level, self._where, what, mend))
+
+    def _ask(self, *command: str) -> Any:
+        return self._link.ask([word.encode() for word in command], LIMIT)
+
+    def reach(self) -> None:
+        try:
+            self._ask("PING")
+        except DRIVER_ERRORS as error:
+            self._say(BAD, "cannot be reached", str(translate(error, self._where)))
+            return
+        self.reachable = True
+        try:
+            text = self._ask("INFO").decode("utf-8", "replace")
+            self._info = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        except DRIVER_ERRORS:
+            self._say(WARNING, "INFO is not allowed to this user", "run doctor as an administrator to see more")
+
+    def version(self) -> None:
+        name, text = "Valkey", self._info.get("valkey_version")
+        if text is None:
+            name, text = "Redis", self._info.get("redis_version")
+        if text is None:
+            return
+        number = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+        if name == "Redis" and number < OLDEST:
+            self._say(BAD, f"Redis {text}", "Redis 6.2 or later, or Valkey, is needed: upgrade")
+        else:
+            self._say(GOOD, f"{name} {text}")
+
+    def memory(self) -> None:
+        policy, most = self._info.get("maxmemory_policy"), int(self._info.get("maxmemory", 0))
+        if policy is None:
+            return
+        used = int(self._info.get("used_memory", 0))
+        if policy == "noeviction":
+            self._say(GOOD, "nothing is evicted")
+        elif most:
+            self._say(
+                WARNING,
+                f"maxmemory-policy is {policy}",
+                "leases can be evicted, and given twice: use noeviction, or a server of its own",
+            )
+        else:
+            self._say(GOOD, f"maxmemory-policy is {policy}, but there is no maxmemory")
+        if most and used > 0.9 * most:
+            self._say(
+                WARNING, f"{used * 100 // most} % of maxmemory is used", "when it is full nothing is granted: raise it"
+            )
+
+    def persistence(self) -> None:
+        if "aof_enabled" not in self._info:
+            return
+        if self._info["aof_enabled"] == "1":
+            self._say(GOOD, "appendonly is on")
+            if self._info.get("aof_last_write_status") not in ("ok", None):
+                self._say(BAD, "the append-only file cannot be written", "see the server's log; is the disk full?")
+        else:
+            self._say(
+                WARNING,
+                "appendonly is off",
+                "a restart forgets who holds what: 'appendonly yes', and 'appendfsync always' for a quorum",
+            )
+        if self._info.get("rdb_last_bgsave_status") == "err":
+            self._say(BAD, "the last snapshot failed", "the server may refuse writes: see its log")
+
+    def replication(self, wanted: int) -> None:
+        role = self._info.get("role")
+        if role is None:
+            return
+        if role != "master":
+            self._say(BAD, "it is a replica", "give the primary's address, or use redis+sentinel://")
+            return
+        replicas = int(self._info.get("connected_slaves", 0))
+        self._say(GOOD, f"primary with {replicas} replicas")
+        if replicas < wanted:
+            self._say(BAD, f"replicas={wanted}, but {replicas} are connected", "nothing can be granted: add replicas")
+        if replicas and not wanted:
+            self._say(WARNING, "replication is asynchronous", "a failover can lose a grant: add ?replicas=1, and fence")
+        if replicas and self._info.get("min_slaves_good_slaves") is None:
+            self._say(WARNING, "min-replicas-to-write is 0", "a primary that is cut off goes on granting: set it to 1")
+
+    def clock(self) -> None:
+        before = time.time()
+        try:
+            seconds, micros = self._ask("TIME")
+        except DRIVER_ERRORS as error:
+            self._say(BAD, "TIME is not allowed", str(translate(error, self._where)))
+            return
+        after = time.time()
+        off = int(seconds) + int(micros) / 1e6 - (before + after) / 2
+        if abs(off) > SKEW + (after - before):
+            self._say(
+                WARNING,
+                f"its clock differs from this machine's by {off:+.1f} s",
+                "leases are safe, but one of the two is not synchronised: see to NTP",
+            )
+        else:
+            self._say(GOOD, f"its clock agrees ({off * 1000:+.0f} ms)")
+
+    def scripts(self, one_of_many: bool) -> None:
+        """Do what leases need, on a name of our own; a node of a cluster may not have its slot."""
+        from ...protocol import Ask
+        from .store import RedisStore
+
+        store = RedisStore("redis", "leasehold-doctor")
+        ask = Ask("check", "0" * 32, "doctor", "doctor", None, 1_000_000)
+        try:
+            reply = self._link.send([next(store.acquire(ask))], LIMIT)[0]
+            self._link.send([next(store.release("check", ask.attempt, reply[1], None))], LIMIT)
+            self._ask("PUBLISH", "leasehold:session:doctor", "")
+            self._link.ear("leasehold:session:doctor", LIMIT).close()
+        except (StoreError, *DRIVER_ERRORS) as error:
+            if one_of_many and isinstance(error, MovedError):
+                self._say(GOOD, "scripts may be run")
+            else:
+                self._say(BAD, "a lease cannot be taken", str(translate(error, self._where)))
+            return
+        self._say(GOOD, "its scripts and pushes work for this user")

@@ -1,0 +1,85 @@
+"""From what redis-py raises to what leasehold does: unknown and worth a retry, or not ready and how to mend it."""
+
+from __future__ import annotations
+
+import ssl
+
+from redis import exceptions as redis_errors
+
+from ...errors import StoreError, StoreNotReady, StoreUnavailable
+
+DRIVER_ERRORS = (redis_errors.RedisError, OSError)
+"""Everything that a call to redis-py raises for reasons that lie outside this process."""
+
+# What an error reply says, somewhere in its text: Redis 6.2 hides the code of an error inside a script.
+_PASSING = ("LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "BUSY ", "max number of clients", "ASK ")
+_MEND = (
+    ("LEASEHOLDFORMAT", "a record was written by a newer leasehold: upgrade this one"),
+    (
+        "WRONGTYPE",
+        "a key that starts with 'leasehold:{' is not leasehold's: remove it, or use another database or namespace",
+    ),
+    ("OOM ", "the server is out of memory: raise its maxmemory, or free some"),
+    ("NOPERM", "the user's ACL does not allow it: docs/stores/redis.md has the line that it needs"),
+    ("unauthenticated", "the server wants a password: redis://user:password@host"),
+    ("NOAUTH", "the server wants a password: redis://user:password@host"),
+    ("WRONGPASS", "the server refuses this user name or password"),
+    ("invalid password", "the server refuses this password"),
+    ("invalid username-password", "the server refuses this user name or password"),
+    ("without any password configured", "the server has no password for this user: leave it out of the URL"),
+    ("DB index", "the server has no database of this number: check the number at the end of the URL"),
+    ("SELECT is not allowed in cluster", "a cluster has only database 0: leave the number out of the URL"),
+    ("MISCONF", "the server cannot persist and so refuses writes: see its log"),
+    ("DENIED", "the server is in protected mode: set a password, or bind it to this address"),
+    ("unknown command", "the server does not know a command that leasehold needs: Redis 6.2 or Valkey is needed"),
+)
+
+
+def translate(error: BaseException, where: str, *, was_writable: bool = False) -> StoreError:
+    """``was_writable``: whether a write has succeeded there before, so that a replica is one by failover."""
+    text = str(error)
+    if _is_tls(error):
+        return StoreNotReady(
+            f"{where}: no TLS connection ({_reason(error)}): is it the TLS port, and are its certificates trusted?"
+        )
+    if "READONLY" in text or "read only replica" in text:
+        if was_writable:
+            return StoreUnavailable(f"{where}: has become a replica; looking for the new primary")
+        return StoreNotReady(f"{where}: is a read-only replica: give the primary's address, or use redis+sentinel://")
+    if isinstance(error, redis_errors.MovedError):
+        return StoreNotReady(f"{where}: the server belongs to a cluster: use redis+cluster://")
+    for sign in _PASSING:
+        if sign in text:
+            return StoreUnavailable(f"{where}: {_first_line(text)}")
+    for sign, how in _MEND:
+        if sign in text:
+            return StoreNotReady(f"{where}: {how}")
+    if isinstance(error, redis_errors.ResponseError):
+        return StoreNotReady(f"{where}: the server refuses: {_first_line(text)}")
+    return StoreUnavailable(f"{where}: {_first_line(text) or type(error).__name__}")
+
+
+def is_replica(error: BaseException) -> bool:
+    """Whether the server no longer takes writes: it is time to look for another."""
+    return "READONLY" in str(error) or "read only replica" in str(error)
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0][:300]
+
+
+def _is_tls(error: BaseException | None) -> bool:
+    seen = 0
+    while error is not None and seen < 5:
+        if isinstance(error, ssl.SSLError):
+            return not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError))
+        if "SSL:" in str(error) and "EOF" not in str(error):
+            return True
+        error, seen = error.__cause__ or error.__context__, seen + 1
+    return False
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error)
+    start = text.find("[SSL")
+    return _first_line(text[start:] if start >= 0 else text)

@@ -1,0 +1,14 @@
+-- Set the token of a lease that a quorum has granted, and see that every later grant of this node is above it.
+-- Gives 1, or 0 when the attempt does not hold the lease here.
+--
+-- ARGV  1 attempt, 2 token
+local token = tonumber(ARGV[2])
+for _, holder in ipairs(holders) do
+  if holder[ATTEMPT] == ARGV[1] and holder[EXPIRES] > now and holder[STATE] ~= INTERRUPTED then
+    holder[TOKEN], holder[PUSH] = token, 0
+    last = math.max(last, token)
+    save()
+    return 1
+  end
+end
+return 0

@@ -1,0 +1,159 @@
+"""The driver for asyncio: calls over a link, and one listener task for all waiters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ...errors import StoreError, StoreNotReady, StoreUnavailable
+from ...log import WARNING, log
+from ...protocol import Busy, Steps, T
+from .errors import DRIVER_ERRORS, translate
+from .scripts import Call
+from .store import CHANNEL, Confirmed, Keys, Many, RedisStore, read_ring
+from .threads import CONNECT_LIMIT, HEARTBEAT, RedisThreads, confirmed
+
+
+class Link(Protocol):
+    """Where calls go: our own connections, or a client that the user has given us."""
+
+    async def send(
+        self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0
+    ) -> list[Any]: ...
+
+    async def keys(self, pattern: bytes, limit: float) -> list[bytes]: ...
+
+    async def ear(self, channel: str, limit: float) -> Any: ...
+
+    async def close(self) -> None: ...
+
+    def after_fork(self) -> None: ...
+
+
+class RedisTasks:
+    def __init__(
+        self, store: RedisStore, link: Link, where: str, at_exit: Callable[[], RedisThreads], replicas: int = 0
+    ) -> None:
+        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
+        self._store = store
+        self._link = link
+        self._where = where
+        self._make_at_exit = at_exit
+        self._at_exit: RedisThreads | None = None
+        self._replicas = replicas
+        self._was_writable = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._store.session = os.urandom(8).hex().encode()
+        self._listener: asyncio.Task[None] | None = None
+        self._up = False
+        self._waiting: set[str] = set()
+        self._closed = False
+
+    def after_fork(self) -> None:
+        self._reset()
+        self._link.after_fork()
+
+    new_loop = after_fork
+
+    async def run(self, steps: Steps[T], limit: float) -> T:
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send(await self._answer(request, limit))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except StoreError:
+            raise
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._where, was_writable=self._was_writable) from error
+
+    async def _answer(self, request: Any, limit: float) -> Any:
+        if type(request) is Call:
+            reply = (await self._link.send((request,), limit))[0]
+            self._was_writable = True
+            return reply
+        match request:
+            case Many(calls):
+                return await self._link.send(calls, limit) if calls else []
+            case Confirmed(calls):
+                replies = await self._link.send(calls, limit, self._replicas, limit / 2)
+                return confirmed(replies, self._replicas)
+            case Keys(pattern):
+                return await self._link.keys(pattern, limit)
+        raise TypeError(request)
+
+    def run_at_exit(self, steps: Steps[T], limit: float) -> T:
+        if self._at_exit is None:
+            self._at_exit = self._make_at_exit()
+        return self._at_exit.run(steps, limit)
+
+    def close_at_exit(self) -> None:
+        if self._at_exit is not None:
+            self._at_exit.close()
+        self._link.after_fork()
+
+    # Listening.
+
+    async def listen(self, attempt: str, busy: Busy | None) -> bool:
+        if attempt:
+            self._waiting.add(attempt)
+        if self._listener is None and not self._closed:
+            self._listener = asyncio.ensure_future(self._listen())
+        return self._up
+
+    def forget(self, attempt: str) -> None:
+        self._waiting.discard(attempt)
+
+    async def _listen(self) -> None:
+        pause = 0.05
+        channel = CHANNEL + self._store.session.decode()
+        while not self._closed:
+            try:
+                ear = await self._link.ear(channel, CONNECT_LIMIT)
+                try:
+                    self._up, pause = True, 0.05
+                    self._ring_all()  # what was published before we listened
+                    await self._hear(ear)
+                finally:
+                    self._up = False
+                    await ear.close()
+            except StoreNotReady as error:
+                log(WARNING, "%s: polling, since wake-ups cannot be had: %s", self._where, error)
+                return
+            except (TimeoutError, *DRIVER_ERRORS) as error:
+                log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
+            except Exception as error:
+                log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
+            if not self._closed:
+                self._ring_all()  # from now on they have to poll
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    async def _hear(self, ear: Any) -> None:
+        asked = False
+        while not self._closed:
+            payload = await ear.read(HEARTBEAT)
+            if payload:
+                self.on_ring(*read_ring(payload))
+            elif payload is None and asked:
+                raise StoreUnavailable("the server does not answer")
+            elif payload is None:
+                await ear.ping()
+            asked = payload is None
+
+    def _ring_all(self) -> None:
+        """Whoever waits is to ask again, and what is held is to be looked at."""
+        for attempt in (*self._waiting, ""):
+            self.on_ring(attempt)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait({self._listener}, timeout=1.0)
+        await self._link.close()

@@ -1,0 +1,157 @@
+"""The driver for threads: calls over a link, and one listener thread for all waiters."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ...errors import StoreError, StoreUnavailable
+from ...log import WARNING, log
+from ...protocol import Busy, Steps, T
+from .errors import DRIVER_ERRORS, translate
+from .scripts import Call
+from .store import CHANNEL, Confirmed, Keys, Many, RedisStore, read_ring
+
+HEARTBEAT = 2.5
+"""A listener that has heard nothing for so long asks whether the server is still there."""
+CONNECT_LIMIT = 2.0
+
+
+class Link(Protocol):
+    """Where calls go: our own connections, or a client that the user has given us."""
+
+    def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]: ...
+
+    def keys(self, pattern: bytes, limit: float) -> list[bytes]: ...
+
+    def ear(self, channel: str, limit: float) -> Any: ...
+
+    def close(self) -> None: ...
+
+    def after_fork(self) -> None: ...
+
+
+class RedisThreads:
+    def __init__(self, store: RedisStore, link: Link, where: str, replicas: int = 0) -> None:
+        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
+        self._store = store
+        self._link = link
+        self._where = where
+        self._replicas = replicas
+        self._was_writable = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._store.session = os.urandom(8).hex().encode()
+        self._mutex = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ear: Any = None
+        self._up = False
+        self._waiting: set[str] = set()
+        self._closed = threading.Event()
+
+    def after_fork(self) -> None:
+        self._reset()
+        self._link.after_fork()
+
+    def run(self, steps: Steps[T], limit: float) -> T:
+        try:
+            request = next(steps)
+            while True:
+                request = steps.send(self._answer(request, limit))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        except StoreError:
+            raise
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._where, was_writable=self._was_writable) from error
+
+    def _answer(self, request: Any, limit: float) -> Any:
+        if type(request) is Call:
+            reply = self._link.send((request,), limit)[0]
+            self._was_writable = True
+            return reply
+        match request:
+            case Many(calls):
+                return self._link.send(calls, limit) if calls else []
+            case Confirmed(calls):
+                return confirmed(self._link.send(calls, limit, self._replicas, limit / 2), self._replicas)
+            case Keys(pattern):
+                return self._link.keys(pattern, limit)
+        raise TypeError(request)
+
+    # Listening.
+
+    def listen(self, attempt: str, busy: Busy | None) -> bool:
+        if attempt:
+            self._waiting.add(attempt)
+        if self._thread is None:
+            with self._mutex:
+                if self._thread is None and not self._closed.is_set():
+                    self._thread = threading.Thread(target=self._listen, name="leasehold-redis", daemon=True)
+                    self._thread.start()
+        return self._up
+
+    def forget(self, attempt: str) -> None:
+        self._waiting.discard(attempt)
+
+    def _listen(self) -> None:
+        closed, pause = self._closed, 0.05
+        channel = CHANNEL + self._store.session.decode()
+        while not closed.is_set():
+            try:
+                self._ear = ear = self._link.ear(channel, CONNECT_LIMIT)
+                try:
+                    self._up, pause = True, 0.05
+                    self._ring_all()  # what was published before we listened
+                    self._hear(ear)
+                finally:
+                    self._up, self._ear = False, None
+                    ear.close()
+            except DRIVER_ERRORS as error:
+                if not closed.is_set():
+                    log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
+            except Exception as error:
+                log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
+            if not closed.is_set():
+                self._ring_all()  # from now on they have to poll
+            closed.wait(pause)
+            pause = min(pause * 2, 1.0)
+
+    def _hear(self, ear: Any) -> None:
+        asked = False
+        while not self._closed.is_set():
+            payload = ear.read(HEARTBEAT)
+            if payload:
+                self.on_ring(*read_ring(payload))
+            elif payload is None and asked:
+                raise StoreUnavailable("the server does not answer")
+            elif payload is None:
+                ear.ping()
+            asked = payload is None
+
+    def _ring_all(self) -> None:
+        """Whoever waits is to ask again, and what is held is to be looked at."""
+        for attempt in (*self._waiting, ""):
+            self.on_ring(attempt)
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._mutex:
+            thread, ear = self._thread, self._ear
+        if ear is not None:
+            ear.wake()
+        self._link.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+
+
+def confirmed(replies: list[Any], replicas: int) -> list[Any]:
+    """The replies of the scripts, if enough replicas have confirmed what they wrote."""
+    *scripts, count = replies
+    if count < replicas:
+        raise StoreUnavailable(f"only {count} of {replicas} replicas have confirmed")
+    return scripts

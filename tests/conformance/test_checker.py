@@ -1,0 +1,106 @@
+"""The suite's own instruments can fail: a checker that accepts anything proves nothing."""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leasehold
+from leasehold import StoreUnavailable
+from leasehold.testing.counter import Fenced, check_history
+from leasehold.testing.faults import install
+
+
+def grant(token: int, owner: str, invoked: float, returned: float, written: bool = True) -> dict[str, Any]:
+    return {"token": token, "owner": owner, "invoked": invoked, "returned": returned, "written": written}
+
+
+GOOD = [grant(1, "a", 0, 1), grant(2, "b", 0, 2), grant(3, "a", 3, 4, written=False)]
+RESOURCE = {"value": 2, "token": 2, "log": [[1, "a"], [2, "b"]]}
+
+
+def test_a_good_history_is_accepted() -> None:
+    check_history(GOOD, RESOURCE)
+
+
+@pytest.mark.parametrize(
+    ("history", "resource"),
+    [
+        ([*GOOD, grant(2, "c", 5, 6, written=False)], RESOURCE),
+        ([grant(5, "a", 0, 1), grant(4, "b", 2, 3)], {"value": 2, "token": 5, "log": [[4, "b"], [5, "a"]]}),
+        (GOOD, {"value": 2, "token": 2, "log": [[2, "b"], [1, "a"]]}),
+        (GOOD, {"value": 2, "token": 2, "log": [[1, "b"], [2, "b"]]}),
+        (GOOD, {"value": 1, "token": 2, "log": [[1, "a"], [2, "b"]]}),
+        (GOOD, {"value": 1, "token": 1, "log": [[1, "a"]]}),
+    ],
+    ids=["token twice", "later is lower", "resource goes back", "foreign token", "lost update", "lost write"],
+)
+def test_a_bad_history_is_refused(history: list[dict[str, Any]], resource: dict[str, Any]) -> None:
+    with pytest.raises(AssertionError):
+        check_history(history, resource)
+
+
+def test_the_resource_refuses_an_older_token(tmp_path: Path) -> None:
+    resource = Fenced(tmp_path / "counter")
+    resource.create()
+    assert resource.write(1, 7, "a")
+    assert not resource.write(2, 6, "b")
+    assert resource.write(2, 7, "a")
+    assert resource.read()["value"] == 2
+
+
+def test_negative_control_without_leases_updates_are_lost(tmp_path: Path) -> None:
+    """PROOF: the same counter without a lease must fail, or the counter shows nothing."""
+    resource = Fenced(tmp_path / "counter")
+    resource.create()
+    together = threading.Barrier(4)
+
+    def count() -> None:
+        for token in range(1, 11):
+            value = resource.read()["value"]
+            together.wait(10)
+            resource.write(value + 1, token, "anybody")
+            together.wait(10)
+
+    workers = [threading.Thread(target=count) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    state = resource.read()
+    assert state["value"] < len(state["log"]) == 40
+
+
+def test_faults_happen_as_often_as_asked() -> None:
+    with leasehold.connect("memory://checker") as locks:
+        faults = install(locks)
+        assert install(locks) is faults
+        faults.lose_request("acquire", times=2)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                locks.lock("a").try_acquire()
+            assert not locks.lock("a").locked()
+        lease = locks.lock("a").try_acquire()
+        assert lease is not None
+        faults.delay_answer(0.2, "renew", times=1)
+        begun = time.monotonic()
+        lease.renew()
+        assert time.monotonic() - begun >= 0.2
+        faults.lose_answer("release", times=1)
+        with pytest.raises(StoreUnavailable):
+            lease.release()
+        assert not locks.lock("a").locked()
+        assert faults.calls["acquire"] == 3
+
+
+def test_a_hanging_call_ends_when_mended() -> None:
+    with leasehold.connect("memory://checker") as locks:
+        faults = install(locks)
+        faults.lose_request("acquire", noticed_after=30)
+        threading.Timer(0.2, faults.mend).start()
+        begun = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            locks.lock("b").try_acquire()
+        assert 0.1 < time.monotonic() - begun < 4

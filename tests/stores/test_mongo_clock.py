@@ -1,0 +1,115 @@
+"""The server's wall clock is stepped: tokens still only rise. What becomes of expiry is what the docs say."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pymongo
+import pytest
+
+import leasehold
+from servers.clock import FakeClock
+from servers.mongodb import MongoDB
+
+pytestmark = pytest.mark.server
+
+STEP = 300
+
+
+@pytest.fixture
+def stepped(start_server: Any) -> tuple[FakeClock, str]:
+    clock = FakeClock()
+    server = start_server(MongoDB, env=clock.env)
+    return clock, server.url
+
+
+def test_tokens_rise_whatever_the_clock_does(stepped: tuple[FakeClock, str]) -> None:
+    clock, url = stepped
+    tokens = []
+    with leasehold.connect(url) as locks:
+        for offset in (0, STEP, 0, -STEP, -STEP, STEP, -STEP, 0):
+            clock.step(offset)
+            for name in ("x", "x"):
+                with locks.lock(name) as lease:
+                    tokens.append(lease.token)
+    assert tokens == sorted(set(tokens))
+    assert tokens[-1] - tokens[0] > 200 * 1_000_000  # the clock did step
+
+
+def test_a_step_back_after_the_record_was_purged(stepped: tuple[FakeClock, str]) -> None:
+    """A record is kept for a day, so a step of less than that cannot lead back."""
+    clock, url = stepped
+    with leasehold.connect(url) as locks, pymongo.MongoClient[Any](url) as client:
+        with locks.lock("x") as lease:
+            first = lease.token
+        clock.step(86_400)
+        client.get_default_database()["leasehold"].delete_many({"purge": {"$lte": lease_time(client)}})
+        clock.step(86_400 - STEP)
+        with locks.lock("x") as lease:
+            assert lease.token > first
+
+
+def lease_time(client: Any) -> Any:
+    return client.admin.command("hello")["localTime"]
+
+
+def test_a_step_ahead_ends_leases_early_and_a_holder_that_renews_learns_it(stepped: tuple[FakeClock, str]) -> None:
+    """Documented: a server whose clock jumps ahead by more than the ttl takes leases for expired. The fence holds."""
+    clock, url = stepped
+    with leasehold.connect(url, ttl=20) as ours, leasehold.connect(url, ttl=20) as theirs:
+        lease = ours.lock("x").acquire()
+        clock.step(STEP)
+        second = theirs.lock("x").try_acquire()
+        assert second is not None
+        assert second.token > lease.token
+        with pytest.raises(leasehold.LeaseLost):
+            lease.renew()
+        assert not lease.valid
+        assert not lease.release()
+        assert second.valid
+        second.release()
+
+
+def test_a_step_ahead_alone_does_not_take_a_lease(stepped: tuple[FakeClock, str]) -> None:
+    """Nobody asked for it meanwhile; but a renewal never revives: it is lost, and told so."""
+    clock, url = stepped
+    with leasehold.connect(url, ttl=20) as locks:
+        lease = locks.lock("x").acquire()
+        clock.step(STEP)
+        with pytest.raises(leasehold.LeaseLost):
+            lease.renew()
+
+
+def test_a_step_back_keeps_what_is_held(stepped: tuple[FakeClock, str]) -> None:
+    """Documented: a live lease is renewed and released as ever, min_hold or not."""
+    clock, url = stepped
+    with leasehold.connect(url, ttl=20) as ours, leasehold.connect(url, ttl=20) as theirs:
+        for rest in (None, 0.5):
+            clock.step(0)
+            lease = ours.lock("x", min_hold=rest).acquire(timeout=5)
+            clock.step(-STEP)
+            lease.renew()
+            assert theirs.lock("x").try_acquire() is None
+            assert lease.release()
+            second = theirs.lock("x").acquire(timeout=3)
+            assert second.token > lease.token
+            second.release()
+
+
+def test_a_step_back_delays_the_takeover_from_the_dead(stepped: tuple[FakeClock, str]) -> None:
+    """Documented: the lease of a holder that died lasts longer by the step. `break_lease(force=True)` helps."""
+    clock, url = stepped
+    with leasehold.connect(url, ttl=1) as ours, leasehold.connect(url, ttl=1) as theirs:
+        lease = ours.lock("x", renew=False).acquire()
+        clock.step(-STEP)
+        assert lease.lost.wait(3)  # the holder trusts its own deadline, not the server's clock
+        info = theirs.inspect("x")
+        assert info is not None
+        assert STEP - 10 < (info.expires - datetime.now(UTC)).total_seconds() < STEP + 1
+        assert theirs.lock("x").try_acquire() is None
+        assert theirs.break_lease("x", force=True)
+        second = theirs.lock("x").try_acquire()
+        assert second is not None
+        assert second.token > lease.token
+        second.release()
