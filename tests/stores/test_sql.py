@@ -176,8 +176,8 @@ def test_a_purge_goes_by_the_index(database: Database, namespace: str) -> None:
         locks.lock("name").acquire().release()
         fill(database, "crowded", 100_000, old=1_000)
         plan = explain(database, locks, "PURGE")
-        by_index = "crowded_expires_day" if database.is_postgresql else '"key": "expires_day"'
-        assert by_index in plan, plan
+        by_index = "crowded_expires_day" if database.is_postgresql else "'range', 'expires_day', 'expires_day'"
+        assert by_index in plan.replace("None, ", ""), plan
         assert "Seq Scan" not in plan, plan
         core: Any = locks._core
         core.call(core.store.tidy())
@@ -214,8 +214,8 @@ def fill(database: Database, table: str, rows: int, old: int) -> None:
 
 def explain(database: Database, locks: Any, statement: str) -> str:
     sql = getattr(locks._core.driver.session.dialect, statement)
-    how = "EXPLAIN" if database.is_postgresql else "EXPLAIN FORMAT=JSON"
-    return " ".join(row[0] for row in database.sql(f"{how} {sql}"))
+    how = "EXPLAIN FORMAT=TRADITIONAL" if database.kind == "mysql" else "EXPLAIN"
+    return " ".join(str(row) for row in database.sql(f"{how} {sql}"))
 
 
 # Pools, connections, cancellation.

@@ -62,6 +62,12 @@ ON DUPLICATE KEY UPDATE
     updated = IF({_FREE_NOW}, {_NOW}, updated),
     state = IF({_FREE_NOW}, 2, state)"""
 
+_ACCEPT = f"""UPDATE {{table}} SET
+    version = version + 1, token = LAST_INSERT_ID(token), state = 2,
+    expires = GREATEST(expires, {_NOW} + %(ttl)s), expires_day = expires DIV {DAY}, updated = {_NOW}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND state = 1
+    AND expires > {_NOW} AND format = {FORMAT}"""
+
 _FREE = f"""UPDATE {{table}} SET
     version = version + 1, state = 0, attempt = '', session = '', data = NULL,
     expires = {_NOW}, expires_day = {_NOW} DIV {DAY}, updated = {_NOW}
@@ -151,6 +157,7 @@ class MySQL(Dialect):
 
         self.TAKE, self.FREE, self.READ, self.INSERT = of(_TAKE), of(_FREE), of(_READ), of(_INSERT)
         self.UPDATE, self.EXTEND = of(_UPDATE), of(_EXTEND)
+        self.ACCEPT = of(_ACCEPT)
         self.CHECK_HELD, self.HOLD = of(_CHECK_HELD), of(_HOLD)
         self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
 
@@ -186,7 +193,7 @@ class MySQL(Dialect):
         return Statement(self.TAKE, values)
 
     def taken(self, result: Result) -> int:
-        return result.last_id
+        return result.last_id if result.touched else 0
 
     def hold(self, values: dict[str, Any]) -> Statement:
         return Statement(self.HOLD, values)

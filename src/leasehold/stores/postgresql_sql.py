@@ -50,6 +50,14 @@ ON CONFLICT (namespace, name) DO UPDATE SET
 WHERE l.state = 0 AND l.more IS NULL AND l.format = {FORMAT}
 RETURNING token"""
 
+_ACCEPT = f"""UPDATE {{table}} AS l SET
+    version = version + 1, state = 2, expires = greatest(expires, c.now + CAST(%(ttl)s AS bigint)),
+    expires_day = greatest(expires, c.now + CAST(%(ttl)s AS bigint)) / {DAY}, updated = c.now
+FROM {_NOW}
+WHERE namespace = %(namespace)s AND name = %(name)s AND attempt = %(attempt)s AND state = 1 AND expires > c.now
+    AND format = {FORMAT}
+RETURNING token"""
+
 _FREE = f"""UPDATE {{table}} AS l SET
     version = version + 1, state = 0, attempt = '', session = '', data = NULL,
     expires = c.now, expires_day = c.now / {DAY}, updated = c.now
@@ -153,6 +161,7 @@ class PostgreSQL(Dialect):
 
         self.TAKE, self.FREE, self.READ, self.INSERT = of(_TAKE), of(_FREE), of(_READ), of(_INSERT)
         self.UPDATE, self.RING, self.EXTEND = of(_UPDATE), of(_UPDATE_AND_RING), of(_EXTEND)
+        self.ACCEPT = of(_ACCEPT)
         self.CHECK_HELD, self.HOLD = of(_CHECK_HELD), of(_HOLD)
         self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from .. import clock
 from ..entry import Entry
-from ..policy import WAITER_TTL
+from ..policy import FALLBACK, WAITER_TTL
 from ..protocol import GONE, RENEWED, SECOND, Ask, Busy, Grant, Renewal, Reply, Steps
 from .entries import EntryStore, Read, Row
 
@@ -31,6 +31,14 @@ class Take(NamedTuple):
 
     name: str
     ask: Ask
+
+
+class Accept(NamedTuple):
+    """Take what a release has granted to the attempt meanwhile. Answered with the token, or 0."""
+
+    name: str
+    attempt: str
+    ttl: int
 
 
 class Free(NamedTuple):
@@ -93,6 +101,11 @@ class SqlStore(EntryStore):
         if standing is None:
             plain = (ask.shape, ask.limit, ask.weight, ask.rest) == ("lock", 1, 1, 0)
             if plain and (token := (yield Take(ask.name, ask))):
+                return Grant(token)
+        elif standing.reply.place == 0 and clock.now() - standing.at < FALLBACK * 0.9:
+            # So soon it must have been rung, and the one who is next is rung when it has been granted the name.
+            if token := (yield Accept(ask.name, ask.attempt, ask.ttl)):
+                del self._standing[ask.attempt]
                 return Grant(token)
         elif clock.now() - standing.refreshed > WAITER_TTL / 2:
             kept = yield from self._keep_place(ask, standing)

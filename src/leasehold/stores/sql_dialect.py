@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..errors import StoreError, StoreNotReady, StoreUnavailable
 from .entries import Page, Read, Row
-from .sql import Exchange, Extend, Free, Leftovers, Purge, Take
+from .sql import Accept, Exchange, Extend, Free, Leftovers, Purge, Take
 from .sql_rows import COLUMNS, FORMAT, columns_of, state_of
 
 DEFAULT_TABLE = "leasehold"
@@ -98,6 +98,8 @@ class Dialect:
                         "ttl": ask.ttl,
                     }
                 )
+            case Accept(name, attempt, ttl):
+                return Statement(self.ACCEPT, {**self.key(namespace, name), "attempt": attempt, "ttl": ttl})
             case Free(name, attempt, token):
                 return Statement(self.FREE, {**self.key(namespace, name), "attempt": attempt, "token": token})
             case Read(name):
@@ -120,7 +122,7 @@ class Dialect:
 
     def answer(self, request: Any, result: Result, session: str) -> Any:
         match request:
-            case Take():
+            case Take() | Accept():
                 return self.taken(result)
             case Free():
                 return result.touched > 0
@@ -155,6 +157,7 @@ class Dialect:
 
     # Said by each flavour.
 
+    ACCEPT: str
     FREE: str
     READ: str
     INSERT: str
