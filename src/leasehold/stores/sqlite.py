@@ -253,7 +253,7 @@ class Database:
                 )
                 keys = [(namespace, name) for namespace, name, _ in idle]
                 connection.executemany("DELETE FROM leasehold WHERE namespace = ? AND name = ?", keys)
-            more = len(idle) == 1000
+            more = bool(idle) and len(old) == 1000
             if not more:
                 connection.execute("INSERT OR REPLACE INTO leasehold_meta VALUES ('tidied', ?)", (wall,))
             connection.execute("COMMIT")
