@@ -1,4 +1,33 @@
+"""Which tests need servers, and which share them."""
+
 from pathlib import Path
 
-if (Path(__file__).parent / "servers" / "plugin.py").exists():
-    pytest_plugins = ["servers.plugin"]
+import pytest
+
+pytest_plugins = ["servers.plugin"]
+
+HERE = Path(__file__).parent
+SHARED = (HERE / "conformance", HERE / "stores")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With ``--dist loadgroup`` the tests of a store go to one worker, one after the other, and share its server.
+
+    They mostly wait, so there can be far more workers than cores; but each worker that met a store would start one.
+    """
+    for item in items:
+        if item.path.parent in SHARED:
+            callspec = getattr(item, "callspec", None)
+            server = [str(value) for key, value in callspec.params.items() if key in SERVERS] if callspec else []
+            item.add_marker(pytest.mark.xdist_group(" ".join([item.path.stem, *server])))
+            if item.path.stem not in EMBEDDED:
+                item.add_marker(pytest.mark.server)
+
+
+EMBEDDED = {
+    *("test_memory", "test_memory_far_away", "test_sqlite", "test_sqlite_without_push"),
+    *("test_third_party", "test_checker"),
+}
+SERVERS = ("store", "deployment")
+"""Fixtures of the conformance tests that choose a server by their parameter."""

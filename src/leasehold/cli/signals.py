@@ -8,6 +8,8 @@ import threading
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 """They end a ``run`` that still waits for its lease."""
+PATIENCE = 1.0
+"""How long a ``run`` that is told to end while it waits may take to leave the queue."""
 _ALSO_PASSED_ON = (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP)
 
 
@@ -28,15 +30,19 @@ class Signals(threading.Event):
         return bool(self._come)
 
     def _note(self, number: int, frame: object) -> None:
-        if self._come and self._waiting:
-            # The second one: whoever sends it has had enough of a store that does not answer. What is left of our
-            # place in the queue the store forgets by itself.
-            os._exit(128 + number)
+        if self._waiting and not self._come:
+            signal.signal(signal.SIGALRM, self._give_up)
+            signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         self._come.append(number)
+
+    def _give_up(self, number: int, frame: object) -> None:
+        """The store does not answer, so there is no leaving it tidily. It forgets our place in the queue by itself."""
+        os._exit(128 + self._come[0])
 
     def pass_on(self) -> None:
         """COMMAND is about to run: from now on, hear of everything that concerns it."""
         self._waiting = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
         self._hear(*_ALSO_PASSED_ON)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that is wanted
 
