@@ -1,4 +1,5 @@
-# make test     everything: sets up .venv and the servers, then runs all tests
+# make test     sets up .venv and the servers, then runs the tests: every store, threads and asyncio
+# make full     the same, and every store in its other deployments too (sentinel, cluster, replica sets, engines …)
 # make quick    no servers, no slow tests: under a minute
 # make check    ruff, mypy
 # make docs     the documentation, into site/
@@ -12,7 +13,7 @@ export VENV
 BIN := $(VENV)/bin
 
 # Tests mostly wait, so far more workers than cores; those of a store stay together and share its server.
-WORKERS ?= 12
+WORKERS ?= 8
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 QUICK := tests/core tests/cli tests/docs tests/conformance/test_memory.py tests/conformance/test_sqlite.py tests/stores/test_sqlite.py
 # What to give pytest besides: make test ARGS="-k sqlite"
@@ -20,9 +21,13 @@ ARGS ?=
 # What to give the benchmark: make bench BENCH="--only pair,handoff"
 BENCH ?=
 
-.PHONY: test quick check format docs bench demo servers clean distclean
+.PHONY: test full quick check format docs bench demo servers clean distclean
 
 test: servers
+	scripts/venv test
+	$(PYTEST) -m "not variant" $(ARGS)
+
+full: servers
 	scripts/venv test
 	$(PYTEST) $(ARGS)
 

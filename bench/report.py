@@ -101,3 +101,11 @@ leasehold's own work per lease is more than its peers do: it writes a fenced rec
 keeps a queue in order, and renews. filelock asks the kernel for `flock`, which knows no expiry, no token and no order.
 
 """
+
+
+def page(old: str, new: str) -> str:
+    """docs/performance.md with one store's section put in, or in the place of its last one."""
+    sections = {each.partition("\n")[0]: each for each in old.split("\n## ")[1:]}
+    title, _, body = new.removeprefix("## ").partition("\n")
+    sections[title] = f"{title}\n{body}"
+    return PAGE + "\n\n".join(f"## {each.strip()}" for each in sections.values()) + "\n"

@@ -4,7 +4,7 @@
     python -m bench.run --only pair,handoff      # some of them
     python -m bench.run --quick                  # does it run? The figures mean little
 
-Results go to bench/results/ as JSON. A full run also writes docs/performance.md.
+Results go to bench/results/ as JSON. A full run also writes its store's section of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main() -> None:
     stem = f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}"
     (RESULTS / f"{stem}.json").write_text(json.dumps({**result, "rows": [row._asdict() for row in rows]}, indent=1))
     if not chosen.only and not chosen.quick:
-        PAGE.write_text(report.PAGE + text)
+        PAGE.write_text(report.page(PAGE.read_text() if PAGE.exists() else "", text))
 
 
 if __name__ == "__main__":

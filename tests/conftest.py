@@ -23,11 +23,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(" ".join([item.path.stem, *server])))
             if item.path.stem not in EMBEDDED:
                 item.add_marker(pytest.mark.server)
+            if item.path.stem in VARIANTS or set(server) & VARIANTS:
+                item.add_marker(pytest.mark.variant)
 
 
 EMBEDDED = {
     *("test_memory", "test_memory_far_away", "test_sqlite", "test_sqlite_without_push"),
     *("test_third_party", "test_checker"),
 }
+VARIANTS = {
+    *("test_memory_far_away", "test_sqlite_without_push", "test_postgresql_engine", "test_mariadb_engine"),
+    *("test_redis_client", "test_redis_acl", "test_redis_cluster", "test_redis_sentinel", "valkey_server"),
+    *("mongodb_replica_set", "mongodb_three_members"),
+}
+"""The same store in another deployment: in ``make full``."""
 SERVERS = ("store", "deployment")
 """Fixtures of the conformance tests that choose a server by their parameter."""

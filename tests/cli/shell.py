@@ -144,3 +144,14 @@ def signals_of(pid: int | str, which: str) -> set[int]:
     """The signals that a process ignores (SigIgn), catches (SigCgt), blocks (SigBlk)."""
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return {number for number in range(1, 65) if int(status[which], 16) >> (number - 1) & 1}
+
+
+def files_of(pid: int) -> set[str]:
+    """What a process has open."""
+    found = set()
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+        except OSError:
+            pass  # closed meanwhile
+    return found

@@ -41,6 +41,7 @@ class Faults:
         self._rules: dict[str, tuple[Fault, float]] = {}
         self._mutex = threading.Lock()
         self._mended = threading.Event()
+        self._cuts: dict[str, int] = {}
         self.calls: Counter[str] = Counter()
         self.latency = 0.0
         """What every call takes on top of the store's own time, half of it on the way there."""
@@ -59,6 +60,11 @@ class Faults:
 
     def delay_answer(self, seconds: float, operation: str = "*", times: float = float("inf")) -> None:
         self._set(operation, Fault(after=seconds), times)
+
+    def cut(self, operation: str, after: int) -> None:
+        """Lose the connection in the middle of the next such operation: after so many of its requests were answered."""
+        with self._mutex:
+            self._cuts[operation] = after
 
     def die(self) -> None:
         """As if the process was gone: nothing reaches the store, no ring arrives, until ``mend``."""
@@ -85,6 +91,29 @@ class Faults:
         with self._mutex:
             self._rules[operation] = (fault, times)
 
+    def cut_off(self, operation: str, steps: Steps[T]) -> Steps[T]:
+        """The steps of an operation, as far as they get."""
+        with self._mutex:
+            left = self._cuts.pop(operation, None)
+        if left is None:
+            return (yield from steps)
+        try:
+            request = next(steps)
+            while left:
+                left -= 1
+                try:
+                    answer = yield request
+                except Exception as error:
+                    request = steps.throw(error)
+                else:
+                    request = steps.send(answer) if left else None
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        steps.close()
+        self.calls["cut"] += 1
+        raise StoreUnavailable(f"the connection was cut in the middle of {operation}")
+
     def take(self, operation: str) -> Fault | None:
         """What happens to this call."""
         with self._mutex:
@@ -106,7 +135,7 @@ def install(locks: Any) -> Faults:
         found: Faults = core.driver.faults
         return found
     faults = Faults()
-    core.store = Named(core.store)
+    core.store = Named(core.store, faults)
     core.driver = (FaultyTasks if hasattr(core, "loop") else FaultyThreads)(core.driver, faults)
     return faults
 
@@ -114,34 +143,35 @@ def install(locks: Any) -> Faults:
 class Named:
     """A store whose operations are generators that bear the operation's name, so that a driver can tell them."""
 
-    def __init__(self, inner: Store) -> None:
+    def __init__(self, inner: Store, faults: Faults) -> None:
         self.inner = inner
+        self.faults = faults
         self.scheme = inner.scheme
         self.fair = inner.fair
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
-        return (yield from self.inner.acquire(ask))
+        return (yield from self.faults.cut_off("acquire", self.inner.acquire(ask)))
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str]]:
-        return (yield from self.inner.renew(batch))
+        return (yield from self.faults.cut_off("renew", self.inner.renew(batch)))
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
-        return (yield from self.inner.release(name, attempt, token, hint))
+        return (yield from self.faults.cut_off("release", self.inner.release(name, attempt, token, hint)))
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
-        return (yield from self.inner.abandon(name, attempt))
+        return (yield from self.faults.cut_off("abandon", self.inner.abandon(name, attempt)))
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
-        return (yield from self.inner.interrupt(name, force))
+        return (yield from self.faults.cut_off("interrupt", self.inner.interrupt(name, force)))
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
-        return (yield from self.inner.scan(prefix, after, count))
+        return (yield from self.faults.cut_off("scan", self.inner.scan(prefix, after, count)))
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
-        return (yield from self.inner.inspect(name))
+        return (yield from self.faults.cut_off("inspect", self.inner.inspect(name)))
 
     def tidy(self) -> Steps[None]:
-        return (yield from self.inner.tidy())
+        return (yield from self.faults.cut_off("tidy", self.inner.tidy()))
 
 
 class _Faulty:

@@ -31,6 +31,8 @@ class Scene:
         self.namespace = f"t{uuid.uuid4().hex[:12]}"
         self.probe = store.probe
         self.ttl = store.ttl
+        self.steady = max(1.5, 2 * store.ttl)
+        """For what must *stay* held: a loaded machine that stalls for half a second does not lose it."""
         self.probe.names(self.namespace)  # whatever it needs is open now, and not counted later
         self._files = _open_files()
         self._leftovers = set(store.leftovers() if store.leftovers else ())

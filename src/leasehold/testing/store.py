@@ -61,7 +61,7 @@ class StoreUnderTest:
 
     ttl: float = 0.6
     """The ttl that most tests take. Their length grows with it."""
-    slack: float = 0.3
+    slack: float = 0.5
     """What the store may be late by, beyond the contract's own bounds, on a loaded machine."""
     rounds: int = 1000
     """How many acquires in a row the test of rising tokens makes."""

@@ -92,17 +92,18 @@ def test_a_waiter_that_gives_up_in_an_outage_leaves_nothing_once_it_is_over(scen
     lease.release()
 
 
+@pytest.mark.slow
 def test_what_is_owed_delays_no_renewal(scene: Scene) -> None:
     """Promises 4 and 6: a name that cannot be given back because its store hangs costs no other lease its renewal."""
     locks, faults = scene.faulty()
-    kept = locks.lock(scene.name()).acquire()
+    kept = locks.lock(scene.name(), ttl=scene.steady).acquire()
     names = [scene.name() for _ in range(3)]
     for name in names:
         faults.lose_answer("acquire", times=1)
         faults.lose_request("abandon", noticed_after=30)
         with pytest.raises(StoreUnavailable):
             locks.lock(name, ttl=30).try_acquire()
-    ends = time.monotonic() + 3 * scene.ttl
+    ends = time.monotonic() + 2 * scene.steady
     while time.monotonic() < ends:
         assert kept.valid, kept.lost_reason
         time.sleep(0.02)
@@ -151,6 +152,49 @@ def test_a_renewal_whose_answer_was_lost_is_no_loss(scene: Scene) -> None:
     assert lease.valid
     assert not lease.lost.is_set()
     assert lease.release()
+
+
+@pytest.mark.slow
+def test_an_operation_that_is_cut_off_anywhere_is_settled(scene: Scene) -> None:
+    """S4, promise 4: the connection breaks after each request of an acquire and of a release; nothing is left torn."""
+    locks, faults = scene.faulty(ttl=30)
+    for requests in range(1, 30):
+        name, before = scene.name(), faults.calls["cut"]
+        faults.cut("acquire", requests)
+        lease = locks.lock(name).acquire(10)
+        assert [each.token for each in scene.held(name)] == [lease.token]
+        faults.cut("release", requests)
+        try:
+            assert lease.release()
+        except StoreUnavailable:
+            pass
+        scene.until_free(name, SOON)
+        if faults.calls["cut"] == before:
+            break
+    assert faults.calls["cut"], "or this shows nothing"
+
+
+@pytest.mark.slow
+def test_a_hand_over_that_is_cut_off_anywhere_is_made_up_for(scene: Scene) -> None:
+    """L2, S4: the one who waits gets it, at the latest when it looks by itself; once, and with a higher token."""
+    (locks, faults), other = scene.faulty(ttl=30), scene.connect(ttl=30)
+    for requests in range(1, 30):
+        name, before = scene.name(), faults.calls["cut"]
+        lease = locks.lock(name).acquire()
+        waiter = other.lock(name).start()
+        scene.until_waiting(name)
+        faults.cut("release", requests)
+        try:
+            lease.release()
+        except StoreUnavailable:
+            pass
+        taken = waiter.lease(10)
+        assert taken.token > lease.token
+        assert [each.token for each in scene.held(name)] == [taken.token]
+        assert taken.release()
+        if faults.calls["cut"] == before:
+            break
+    assert faults.calls["cut"], "or this shows nothing"
 
 
 def test_late_answers_are_not_trusted(scene: Scene) -> None:

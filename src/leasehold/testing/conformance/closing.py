@@ -80,9 +80,9 @@ def test_closing_while_the_store_is_away_ends(scene: Scene) -> None:
 def test_one_closes_the_other_goes_on(scene: Scene) -> None:
     """Contract, connecting: only what is ours is stopped."""
     locks, other = scene.connect(), scene.connect()
-    lease = other.lock(scene.name()).acquire()
+    lease = other.lock(scene.name(), ttl=scene.steady).acquire()
     locks.lock(scene.name()).acquire()
     locks.close()
-    time.sleep(1.5 * scene.ttl)
+    time.sleep(1.2 * scene.steady)
     assert lease.valid, lease.lost_reason
     assert lease.release()

@@ -18,15 +18,15 @@ def test_a_killed_holder_is_replaced(scene: Scene) -> None:
     locks = scene.connect(ttl=30)
     name = scene.name()
     holder = scene.process()
-    held = holder.do("acquire", name=name, ttl=scene.ttl)
+    held = holder.do("acquire", name=name, ttl=scene.steady)
     waiter = locks.lock(name).start()
     scene.until_waiting(name)
-    time.sleep(1.5 * scene.ttl)
+    time.sleep(1.2 * scene.steady)
     assert not waiter.done(), "its holder lives and renews"
     begun = time.monotonic()
     holder.kill()
     taken = waiter.lease()
-    assert time.monotonic() - begun <= scene.ttl + 1 + scene.store.slack
+    assert time.monotonic() - begun <= scene.steady + 1 + scene.store.slack
     assert taken.token > held["token"]
     assert taken.release()
 
