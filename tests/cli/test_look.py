@@ -128,7 +128,7 @@ def test_an_output_that_cannot_be_written(shell: Shell) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("--url", "redis://user:s3cret@host/0", "ls"),
+        ("--url", "redis://user:s3cret@127.0.0.1:1/0", "ls"),
         ("ls", "--url=nonsense://user:s3cret@host"),
         ("ls", "--url", "sqlite:///x.db?password=s3cret"),
         ("redis://user:s3cret@host/0", "ls"),
