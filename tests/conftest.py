@@ -10,21 +10,20 @@ HERE = Path(__file__).parent
 SHARED = (HERE / "conformance", HERE / "stores")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """With ``--dist loadgroup`` the tests of a store go to one worker, one after the other, and share its server.
 
     They mostly wait, so there can be far more workers than cores; but each worker that met a store would start one.
     """
-    for item in items:
-        if item.path.parent in SHARED:
-            callspec = getattr(item, "callspec", None)
-            server = [str(value) for key, value in callspec.params.items() if key in SERVERS] if callspec else []
-            item.add_marker(pytest.mark.xdist_group(" ".join([item.path.stem, *server])))
-            if item.path.stem not in EMBEDDED:
-                item.add_marker(pytest.mark.server)
-            if item.path.stem in VARIANTS or set(server) & VARIANTS:
-                item.add_marker(pytest.mark.variant)
+    if item.path.parent not in SHARED:
+        return
+    callspec = getattr(item, "callspec", None)
+    server = [str(value) for key, value in callspec.params.items() if key in SERVERS] if callspec else []
+    item.add_marker(pytest.mark.xdist_group(" ".join([item.path.stem, *server])))
+    if item.path.stem not in EMBEDDED:
+        item.add_marker(pytest.mark.server)
+    if item.path.stem in VARIANTS or set(server) & VARIANTS:
+        item.add_marker(pytest.mark.variant)
 
 
 EMBEDDED = {

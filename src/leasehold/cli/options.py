@@ -1,7 +1,7 @@
 """From the words of a command line to checked options.
 
-Written by hand: ``argparse`` takes a tenth of the whole start-up of ``leasehold run``, and cannot be told that what
-follows NAME and its options is another command's line, to be left as it is.
+Written by hand: ``argparse`` would add 8 ms to the 48 ms that a whole ``leasehold run true`` takes, and cannot be told
+that what follows NAME and its options is another command's line, to be left as it is.
 """
 
 from __future__ import annotations
