@@ -48,28 +48,29 @@ def main() -> None:
     if float(load) > 1:
         print(f"The load average is {load}: an idle machine gives better figures.", file=sys.stderr)
     rows: list[Row] = []
+    file = RESULTS / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
         with store.peers(RESULTS / folder) as peers:
             setting = Setting(peers, 1 if chosen.quick else chosen.rounds, chosen.quick)
+            result: dict[str, object] = {
+                "title": store.TITLE,
+                "about": store.ABOUT,
+                "peers": list(peers),
+                "rounds": setting.rounds,
+                "command": shlex.join(["python", "-m", "bench.run", *sys.argv[1:]]),
+                "machine": report.machine(),
+                "commit": report.commit(),
+                "date": time.strftime("%Y-%m-%d"),
+                "load": load,
+            }
             for measure in chosen.measures:
                 print(f"{measure} …", file=sys.stderr, flush=True)
                 rows += import_module(f"bench.measures.{measure}").run(setting)
-    result: dict[str, object] = {
-        "title": store.TITLE,
-        "about": store.ABOUT,
-        "peers": list(peers),
-        "rounds": setting.rounds,
-        "command": shlex.join(["python", "-m", "bench.run", *sys.argv[1:]]),
-        "machine": report.machine(),
-        "commit": report.commit(),
-        "date": time.strftime("%Y-%m-%d"),
-        "load": load,
-        "load_after": f"{os.getloadavg()[0]:.1f}",
-    }
+                result["load_after"] = f"{os.getloadavg()[0]:.1f}"
+                # After each, so that a run that is cut short was not for nothing.
+                file.write_text(json.dumps({**result, "rows": [row._asdict() for row in rows]}, indent=1))
     text = report.section(result, rows)
     print(text)
-    stem = f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}"
-    (RESULTS / f"{stem}.json").write_text(json.dumps({**result, "rows": [row._asdict() for row in rows]}, indent=1))
     if not chosen.only and not chosen.quick:
         PAGE.write_text(report.page(PAGE.read_text() if PAGE.exists() else "", text))
 
