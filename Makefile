@@ -1,5 +1,5 @@
 # make test     sets up .venv and the servers, then runs the tests: every store, threads and asyncio
-# make full     the same, and every store in its other deployments too (sentinel, cluster, replica sets, engines …)
+# make full     the same, the long tests on servers, and every store in its other deployments (cluster, replica sets …)
 # make quick    no servers, no slow tests: under a minute
 # make check    ruff, mypy
 # make docs     the documentation, into site/
@@ -13,7 +13,7 @@ export VENV
 BIN := $(VENV)/bin
 
 # Tests mostly wait, so far more workers than cores; those of a store stay together and share its server.
-WORKERS ?= 8
+WORKERS ?= 6
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 QUICK := tests/core tests/cli tests/docs tests/conformance/test_memory.py tests/conformance/test_sqlite.py tests/stores/test_sqlite.py
 # What to give pytest besides: make test ARGS="-k sqlite"
@@ -25,7 +25,7 @@ BENCH ?=
 
 test: servers
 	scripts/venv test
-	$(PYTEST) -m "not variant" $(ARGS)
+	$(PYTEST) -m "not variant and not (server and slow)" $(ARGS)
 
 full: servers
 	scripts/venv test

@@ -22,7 +22,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     item.add_marker(pytest.mark.xdist_group(" ".join([item.path.stem, *server])))
     if item.path.stem not in EMBEDDED:
         item.add_marker(pytest.mark.server)
-    if item.path.stem in VARIANTS or set(server) & VARIANTS:
+    if item.path.parent == HERE / "conformance" and (item.path.stem in VARIANTS or set(server) & VARIANTS):
         item.add_marker(pytest.mark.variant)
 
 
@@ -33,6 +33,7 @@ EMBEDDED = {
 VARIANTS = {
     *("test_memory_far_away", "test_sqlite_without_push", "test_postgresql_engine", "test_mariadb_engine"),
     *("test_redis_client", "test_redis_acl", "test_redis_cluster", "test_redis_sentinel", "valkey_server"),
+    "test_redlock",
     *("mongodb_replica_set", "mongodb_three_members"),
 }
 """The same store in another deployment: in ``make full``."""

@@ -126,14 +126,9 @@ class Entry:
         gone = self._expire(now, wall)
         taken_from = gone.seen(self.name, now, len(self.queue)) if gone else None
         for holder in self.holders:
-            if holder.attempt != ask.attempt:
-                continue
-            if holder.state == INTERRUPTED:  # broken before its answer arrived: it was never used
-                self.holders.remove(holder)
-                self._promote(now, wall)
-                break
-            holder.hold(ask.ttl, now)  # its answer got lost, or it claims what a release granted it
-            return Grant(holder.token, None, taken_from)
+            if holder.attempt == ask.attempt and holder.state != INTERRUPTED:
+                holder.hold(ask.ttl, now)  # its answer got lost, or it claims what a release granted it
+                return Grant(holder.token, None, taken_from)
         if not self.holders and not self.queue:
             self.shape, self.limit = ask.shape, ask.limit
         elif (self.shape, self.limit) != (ask.shape, ask.limit):

