@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 # Tests mostly wait, so far more workers than cores; those of a store stay together and share its server.
 WORKERS ?= 6
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
-QUICK := tests/core tests/cli tests/docs tests/conformance/test_memory.py tests/conformance/test_sqlite.py tests/stores/test_sqlite.py
+QUICK := tests/core tests/docs tests/conformance/test_memory.py tests/conformance/test_sqlite.py tests/stores/test_sqlite.py
 # What to give pytest besides: make test ARGS="-k sqlite"
 ARGS ?=
 # What to give the benchmark: make bench BENCH="--only pair,handoff"
@@ -33,7 +33,7 @@ full: servers
 
 quick:
 	scripts/venv test
-	$(BIN)/python -m pytest -n 4 -m "not server and not slow" $(QUICK) $(ARGS)
+	$(BIN)/python -m pytest -n 6 -m "not server and not slow" $(QUICK) $(ARGS)
 
 check:
 	scripts/venv test check
