@@ -1,4 +1,4 @@
-"""Redis and Valkey keep the contract."""
+"""Redis and Valkey pass the conformance suite."""
 
 import pytest
 
@@ -22,4 +22,5 @@ def store(request: pytest.FixtureRequest) -> StoreUnderTest:
         wipe=probe.client.flushall,
         age=probe.age,
         leftovers=probe.sessions,
+        joint=True,
     )

@@ -1,4 +1,4 @@
-"""With a client that the user has made, whatever it does to replies, the contract holds."""
+"""With a client that the user has made, whatever it does to replies, the conformance suite passes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +32,14 @@ def store(redis_server: Server | Given) -> Iterator[StoreUnderTest]:
         return made[-1]
 
     yield StoreUnderTest(
-        "client", redis_server.url, probe, client=client, wipe=probe.client.flushall, age=probe.age, count_files=False
+        "client",
+        redis_server.url,
+        probe,
+        client=client,
+        wipe=probe.client.flushall,
+        age=probe.age,
+        count_files=False,
+        joint=True,
     )
     for each in made:
         if isinstance(each, redis.Redis):

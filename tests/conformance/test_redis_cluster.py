@@ -1,4 +1,4 @@
-"""A cluster of three masters keeps the contract."""
+"""A cluster of three masters passes the conformance suite."""
 
 import pytest
 import redis

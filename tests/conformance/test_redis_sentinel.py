@@ -1,4 +1,4 @@
-"""Through Sentinels, with a replica that has to confirm every grant, the contract holds."""
+"""Through Sentinels, with a replica that has to confirm every grant, the conformance suite passes."""
 
 import pytest
 
@@ -21,4 +21,5 @@ def store(redis_sentinels: SentinelSetup) -> StoreUnderTest:
         wipe=probe.client.flushall,
         age=probe.age,
         leftovers=probe.sessions,
+        joint=True,
     )

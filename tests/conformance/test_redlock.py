@@ -1,4 +1,4 @@
-"""A quorum of three independent nodes keeps the contract, but for order of arrival and push."""
+"""A quorum of three independent nodes passes the conformance suite, but for order of arrival and push."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -8,33 +8,11 @@ import pytest
 
 from leasehold.testing import Held, StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
+from leasehold.testing.handles import eventually
 from servers.plugin import shared
 from servers.redis import Redis
 
 from .redis_probe import RedisProbe
-
-QUEUES = (
-    "test_a_waiting_acquire_cancelled_at_any_await_leaves_nothing",
-    "test_a_killed_holder_is_replaced",
-    "test_a_killed_waiter_holds_up_nobody",
-    "test_ctrl_c_in_a_waiting_acquire_leaves_nothing",
-    "test_op_abandon_undoes_an_attempt",
-    "test_min_hold_reaches_one_who_already_waits",
-    "test_inspect_shows_the_holder",
-    "test_the_deadline_of_a_hand_off_is_not_later_than_the_store_says",
-    "test_break_serves_the_queue",
-    "test_a_waiting_acquire_is_served_when_the_name_becomes_free",
-    "test_expiry_reaches_the_waiter",
-    "test_a_cancelled_waiter_leaves_nothing",
-    "test_a_waiter_that_timed_out_leaves_nothing",
-    "test_cancelling_just_as_it_is_granted_leaves_nothing",
-    "test_a_dead_waiter_holds_up_nobody",
-    "test_dead_waiters_hold_up_nobody_when_the_holder_dies_too",
-    "test_unfair_locks_are_served_too",
-    "test_close_ends_a_waiting_acquire",
-    "test_a_waiter_whose_answer_was_lost_queues_once",
-    "test_a_waiter_that_gives_up_in_an_outage_leaves_nothing_once_it_is_over",
-)
 
 
 class QuorumProbe:
@@ -52,7 +30,7 @@ class QuorumProbe:
             for attempt, held in node.attempts(namespace, name):
                 seen.setdefault(attempt, []).append(held)
         return [
-            Held(each[0].owner, mode(held.token for held in each), min(held.expires_in for held in each))
+            Held(each[0].owner, mode(held.token for held in each), sorted(held.expires_in for held in each)[-2])
             for each in seen.values()
             if len(each) >= 2
         ]
@@ -65,7 +43,10 @@ class QuorumProbe:
             node.client.flushall()
 
     def age(self, namespace: str, name: str) -> None:
+        """Not before each node has taken and given back what a majority has: the slowest would write it anew."""
         for node in self.nodes:
+            key = node.key(namespace, name)
+            eventually(lambda node=node, key=key: node.client.exists(key) and not node.client.hexists(key, "h"))
             node.age(namespace, name)
 
 
@@ -87,8 +68,8 @@ def store(nodes: list[str]) -> StoreUnderTest:
         probe,
         push=False,
         fair=False,
+        lacks=("semaphore", "rwlock", "heir", "note"),
         wipe=probe.wipe,
         age=probe.age,
         rounds=200,
-        notes=dict.fromkeys(QUEUES, "it has no queue: whoever waits looks again by itself"),
     )

@@ -1,6 +1,6 @@
 """``redis://`` and its kin: one server, a primary found through Sentinels, or a cluster; also Valkey.
 
-The stored shape is in ``entry.lua``; the scripts, one per operation, are beside it. ``store.py`` says what is asked,
+The stored shape is in ``record.lua``; the scripts, one per operation, are beside it. ``store.py`` says what is asked,
 ``threads.py`` and ``tasks.py`` are the drivers, ``pool_*.py`` our own connections.
 """
 
@@ -17,6 +17,7 @@ from redis import connection
 
 from ...protocol import Opened
 from . import client_tasks, client_threads, cluster, cluster_tasks, cluster_threads, pool_tasks, pool_threads, sentinel
+from .client_address import address_of
 from .store import RedisStore
 from .tasks import RedisTasks
 from .threads import RedisThreads
@@ -25,6 +26,7 @@ from .url import Address, parse
 
 def open_url(url: str, namespace: str) -> Opened:
     address = parse(url)
+    check_options(address)
     store = RedisStore("redis", namespace, address.replicas, clustered=address.kind == "cluster")
 
     def threads() -> RedisThreads:
@@ -44,7 +46,9 @@ def open_client(client: Any, namespace: str) -> Opened:
     elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
         link = None
     else:
-        raise TypeError(f"connect() takes a redis.Redis, a redis.RedisCluster or one of redis.asyncio, not {client!r}")
+        raise TypeError(
+            f"connect() takes a redis.Redis, a redis.RedisCluster or one of redis.asyncio, not {type(client).__name__}"
+        )
     store = RedisStore("redis", namespace, clustered=clustered)
 
     def threads() -> RedisThreads:
@@ -63,21 +67,7 @@ def open_client(client: Any, namespace: str) -> Opened:
 
 def like(client: Any) -> pool_threads.Pool | cluster_threads.Cluster:
     """Connections of our own to where a client of asyncio connects: for the exit, when its loop is gone."""
-    hosts: tuple[cluster.Node, ...]
-    if isinstance(client, redis.asyncio.RedisCluster):
-        given, kind = client.connection_kwargs, "cluster"
-        hosts = tuple((node.host, int(node.port)) for node in client.get_nodes())
-    else:
-        given, kind = client.connection_pool.connection_kwargs, "single"
-        hosts = ((given.get("host", "localhost"), given.get("port", 6379)),)
-    path = given.get("path", "")
-    tls = any(name.startswith("ssl") for name in given)
-    options = {
-        name: value
-        for name, value in given.items()
-        if name in ("db", "username", "password", "credential_provider") or name.startswith("ssl_")
-    }
-    return thread_link(Address("unix" if path else kind, hosts, path, "", tls, 0, options, {}))
+    return thread_link(address_of(client))
 
 
 def thread_link(address: Address) -> pool_threads.Pool | cluster_threads.Cluster:
@@ -92,7 +82,8 @@ def thread_link(address: Address) -> pool_threads.Pool | cluster_threads.Cluster
             kind = connection.UnixDomainSocketConnection
             return pool_threads.Pool(lambda limit: kind(socket_timeout=limit, path=address.path, **options))
         case "sentinel":
-            return pool_threads.Pool(lambda limit: sentinel.make_in_thread(kind, address, options, limit))
+            sentinels = sentinel.Sentinels(address, options)
+            return pool_threads.Pool(lambda limit: sentinel.make_in_thread(kind, sentinels, limit))
         case "cluster":
             return cluster_threads.Cluster(address.hosts, make)
     return pool_threads.Pool(lambda limit: make(address.hosts[0], limit))
@@ -125,10 +116,30 @@ def task_link(address: Address) -> pool_tasks.Pool | cluster_tasks.Cluster:
             kind = connection.UnixDomainSocketConnection
             return pool_tasks.Pool(lambda limit: made(kind(path=address.path, socket_connect_timeout=limit, **options)))
         case "sentinel":
-            return pool_tasks.Pool(lambda limit: sentinel.make_in_task(kind, address, options, limit))
+            sentinels = sentinel.Sentinels(address, options)
+            return pool_tasks.Pool(lambda limit: sentinel.make_in_task(kind, sentinels, limit))
         case "cluster":
             return cluster_tasks.Cluster(address.hosts, make)
     return pool_tasks.Pool(lambda limit: make(address.hosts[0], limit))
+
+
+def check_options(address: Address) -> None:
+    """See that redis-py takes what the URL adds: connections are made, and not connected. Raises ValueError."""
+    from redis.asyncio import connection as connection_tasks
+
+    for module in connection, connection_tasks:
+        kind = module.SSLConnection if address.tls else module.Connection
+        if address.kind == "unix":
+            kind = module.UnixDomainSocketConnection
+        for options in _options(address), address.sentinel_options:
+            try:
+                kind(**options)
+            except TypeError as error:
+                name = next((name for name in options if f"'{name}'" in str(error)), "")
+                only = "; it is for rediss://" if name.startswith("ssl_") else ""
+                raise ValueError(f"unknown option {name!r} in the Redis URL{only}") from None
+            except redis.RedisError as error:
+                raise ValueError(f"an option in the Redis URL is wrong: {error}") from None
 
 
 def _options(address: Address) -> dict[str, Any]:

@@ -2,10 +2,13 @@
 --
 -- ARGV  1 attempt, 2 owner, 3 kind, 4 data ('' for none), 5 session, 6 weight, 7 ttl µs, 8 rest µs,
 --       9 shape and limit ('lock 1'), 10 fair, 11 queue, 12 whether a push may bring the lease (each '1' or '0');
---       12 is '2' on a node of a quorum (raise.lua)
+--       12 is '2' on a node of a quorum (raise.lua);
+--       13, 14 attempt and token of the permit to take over, if that is wanted
 -- gives {1, token, now, then what is known of who let it expire}
---       {0, place or -1, now, then the holder that expires first}
+--       {0, place or -1, now, µs after which to look again, or 0, µs until the first holder expires, or -1, then that
+--       holder, unless the attempt has just joined the queue: it will ask again before it gives up}
 --       {-1, shape and limit that the name is in use with}
+--       {-2}: the permit to take over is not there
 local attempt, ttl = ARGV[1], tonumber(ARGV[7])
 local gone = expire()
 
@@ -15,9 +18,30 @@ for _, holder in ipairs(holders) do
     holder[TTL], holder[STATE] = ttl, HELD
     holder[EXPIRES] = math.max(holder[EXPIRES], now + ttl)
     save()
-    if gone then return {1, holder[TOKEN], now, seen(gone)} end
+    if gone then return {1, holder[TOKEN], now, seen(gone, waiting)} end
     return {1, holder[TOKEN], now}
   end
+end
+
+local weight = tonumber(ARGV[6])
+local mine = wanted(0)
+
+if ARGV[13] then
+  local token = tonumber(ARGV[14])
+  for place, old in ipairs(holders) do
+    if old[ATTEMPT] == ARGV[13] and old[TOKEN] == token and old[STATE] ~= INTERRUPTED and old[WEIGHT] >= weight then
+      table.remove(holders, place)
+      grant(mine)
+      mine[STATE], mine[EXPIRES] = HELD, now + ttl
+      mine[REST] = math.max(mine[REST], old[ACQUIRED] + old[REST] - now)
+      ring(old, '')
+      promote()  -- it may be lighter than it was
+      save()
+      return {1, mine[TOKEN], now}
+    end
+  end
+  if changed then save() end
+  return {-2}
 end
 
 if #holders == 0 and waiting == 0 then
@@ -28,28 +52,23 @@ elseif shape ~= ARGV[9] then
 end
 
 local place = waiting > 0 and redis.call('ZRANK', KEYS[2], attempt) or false
-local packed = place and redis.call('HGET', KEYS[1], 'w' .. attempt)
+local packed = place and stored[6]
+local look = 0
 if not packed then
-  local weight = tonumber(ARGV[6])
-  local mine = {attempt, ARGV[2], ARGV[3], ARGV[4], ARGV[5], weight, ttl, tonumber(ARGV[8]), 0, 0, 0, 0,
-    tonumber(ARGV[12])}
   if free(capacity()) >= weight and not (waiting > 0 and ARGV[10] == '1') then
     grant(mine)
     mine[STATE], mine[EXPIRES] = HELD, now + ttl
     save()
-    if gone then return {1, last, now, seen(gone)} end
+    if gone then return {1, last, now, seen(gone, waiting)} end
     return {1, last, now}
   end
   if ARGV[11] == '1' then
-    mine[EXPIRES] = now + WAITER_TTL
-    redis.call('HSET', KEYS[1], 'f', '1', 's', shape, 'w' .. attempt, cmsgpack.pack(mine))
-    redis.call('ZADD', KEYS[2], redis.call('HINCRBY', KEYS[1], 'n', 1), attempt)
-    redis.call('PEXPIRE', KEYS[2], KEEP_MS)
-    place = redis.call('ZCARD', KEYS[2]) - 1
-    waiting = place + 1
+    place, look = join_queue(), LOOK
   end
 else
-  local mine = cmsgpack.unpack(packed)
+  local came = redis.call('ZRANGE', KEYS[2], place, place, 'WITHSCORES')[2]
+  if looks_soon(tonumber(came)) then look = LOOK end
+  mine = cmsgpack.unpack(packed)
   if mine[EXPIRES] - now < WAITER_TTL * 2 / 3 then
     mine[EXPIRES] = now + WAITER_TTL
     redis.call('HSET', KEYS[1], 'w' .. attempt, cmsgpack.pack(mine))
@@ -59,5 +78,5 @@ end
 
 if changed then save() end
 local first = soonest()
-if first then return {0, place or -1, now, seen(first)} end
-return {0, place or -1, now}
+if first then return {0, place or -1, now, look, first[EXPIRES] - now, seen(first, waiting)} end
+return {0, place or -1, now, look, -1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError
@@ -11,61 +11,45 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...errors import StoreNotReady
 from .client_threads import RAW, as_bytes, get_connection, read_message
-from .pool_tasks import Line, Lines
+from .pool_tasks import Line, Pool
 from .pool_threads import MOST
 from .scripts import Call
 
 
-class Borrowed(Lines):
-    """Connections of the pool of a ``redis.asyncio.Redis``."""
+class Borrowed(Pool):
+    """Connections of the pool of a ``redis.asyncio.Redis``. As in ``client_threads``, one or two stay with us."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._pool = client.connection_pool
-        self.after_fork()
+        self._pool = pool = client.connection_pool
+        self._giving: set[asyncio.Task[Any]] = set()
+        self._stranded: list[Any] = []
+        super().__init__(self._borrow, min(MOST, max(1, pool.max_connections - 2)))
 
     def after_fork(self) -> None:
-        super().__init__()
-        self._turns = asyncio.Semaphore(MOST)
-        self._giving: set[asyncio.Task[Any]] = set()
+        self._stranded += [line.connection for line in self._lines]  # to give them back takes a loop that runs
+        self._giving = set()
+        super().after_fork()
 
-    async def _take(self, limit: float) -> Line:
-        await self._turns.acquire()
-        try:
-            return Line(await get_connection(self._pool))
-        except BaseException:
-            self._turns.release()
-            raise
+    async def _borrow(self, limit: float) -> Any:
+        while self._stranded:
+            await self._pool.release(self._stranded.pop())
+        return await get_connection(self._pool)
 
-    def _give(self, line: Line) -> None:
-        self._soon(self._pool.release(line.connection))
-        self._turns.release()
-
-    def _drop(self, line: Line) -> None:
-        async def drop() -> None:
-            await line.connection.disconnect(nowait=True)
-            await self._pool.release(line.connection)
-
-        self._soon(drop())
-        self._turns.release()
-
-    def _soon(self, work: Coroutine[Any, Any, Any]) -> None:
-        """In a task of its own: a cancelled caller must not keep the connection."""
-        task = asyncio.ensure_future(work)
+    def _close(self, line: Line) -> None:
+        super()._close(line)
+        task = asyncio.ensure_future(self._pool.release(line.connection))  # also if our caller is cancelled
         self._giving.add(task)
         task.add_done_callback(self._giving.discard)
 
-    def hang_up(self) -> None:
-        self._soon(self._pool.disconnect(inuse_connections=False))
-
-    async def ear(self, channel: str, limit: float) -> ClientEar:
+    async def ear(self, channel: str, limit: float) -> Any:
         return await listen(self._client, channel, limit)
 
     async def close(self) -> None:
         """The client is not ours to close; only what we have taken from it goes back."""
-        rest = self._finishing | self._giving
-        if rest:
-            await asyncio.wait(rest, timeout=1.0)
+        await super().close()
+        if self._giving:
+            await asyncio.wait(self._giving, timeout=1.0)
 
 
 class BorrowedCluster:
@@ -75,7 +59,18 @@ class BorrowedCluster:
         self._client = client
         self._unfinished: set[asyncio.Task[Any]] = set()
 
+    async def call(self, call: Call, limit: float) -> Any:
+        return (await self.send((call,), limit))[0]
+
     async def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
+        replies = await self.each(calls, limit)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    async def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
+        """As ``send``; an error reply is among the replies."""
         if self._unfinished:  # what was cancelled comes before what is asked now
             await asyncio.wait(self._unfinished, timeout=limit)
         task = asyncio.ensure_future(self._send(calls))
@@ -103,8 +98,6 @@ class BorrowedCluster:
         for place, reply in enumerate(replies):
             if isinstance(reply, NoScriptError):
                 replies[place] = await self._call(calls[place])
-            elif isinstance(reply, Exception):
-                raise reply
         return replies
 
     async def _call(self, call: Call) -> Any:

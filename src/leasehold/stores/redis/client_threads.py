@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ..sockets import hang_up
 from .pool_threads import MOST, Line, Pool
 from .scripts import Call
 
@@ -47,19 +47,25 @@ class BorrowedCluster:
 
     def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
         if len(calls) == 1:
-            return [self._call(calls[0])]
+            return [self.call(calls[0], limit)]
+        replies = self.each(calls, limit)
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
+
+    def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
+        """As ``send``; an error reply is among the replies."""
         with self._client.pipeline() as pipeline:
             for call in calls:
                 pipeline.execute_command("EVALSHA", *call.short()[1:])
             replies = pipeline.execute(raise_on_error=False)
         for place, reply in enumerate(replies):
             if isinstance(reply, NoScriptError):
-                replies[place] = self._call(calls[place])
-            elif isinstance(reply, Exception):
-                raise reply
+                replies[place] = self.call(calls[place], limit)
         return list(replies)
 
-    def _call(self, call: Call) -> Any:
+    def call(self, call: Call, limit: float) -> Any:
         try:
             return self._client.execute_command("EVALSHA", *call.short()[1:], **RAW)
         except NoScriptError:
@@ -99,12 +105,7 @@ class ClientEar:
 
     def wake(self) -> None:
         connection = self._pubsub.connection
-        sock = connection and connection._sock
-        if sock is not None:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        hang_up(connection and connection._sock)
 
     def close(self) -> None:
         self._pubsub.close()

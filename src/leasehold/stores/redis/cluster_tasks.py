@@ -1,14 +1,17 @@
-"""A cluster, for asyncio: a pool for each node, calls sent to whoever has their slot."""
+"""A cluster, for asyncio: a pool for each node, calls sent to whoever has their slot. ``cluster.py`` knows the way."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
-from redis.exceptions import AskError, ClusterDownError, RedisError
+from redis.exceptions import ClusterDownError, RedisError
 
 from ... import clock
-from .cluster import HOPS, SLOTS, Node, SlotMap, redirected
+from ...protocol import await_steps
+from .cluster import SLOTS, Node, Parcel, Pause, Question, SlotMap, attend, deliver, learn
 from .pool_tasks import Ear, Pool, subscribe
 from .scripts import Call
 
@@ -19,78 +22,62 @@ class Cluster:
         self._make = make
         self._pools: dict[Node, Pool] = {}
 
+    async def call(self, call: Call, limit: float) -> Any:
+        return (await self.send((call,), limit))[0]
+
     async def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
-        ends = clock.now() + limit
-        replies: list[Any] = [None] * len(calls)
-        confirmed: list[int] = []
-        places = list(range(len(calls)))
-        sent_on: dict[int, tuple[Node, bool]] = {}
-        for _ in range(HOPS):
-            groups: dict[tuple[Node, bool], list[int]] = {}
-            for place in places:
-                groups.setdefault(sent_on.get(place) or (await self._find(calls[place], ends), False), []).append(place)
-            places, sent_on = [], {}
-            for (node, asking), members in groups.items():
-                some = [calls[place] for place in members]
-                try:
-                    answers = await self._pool(node).replies(some, ends - clock.now(), replicas, patience, asking)
-                except (RedisError, OSError):
-                    self._map.forget()  # it may have a successor
-                    raise
-                if replicas and not asking:
-                    confirmed.append(answers.pop())
-                for place, answer in zip(members, answers, strict=True):
-                    replies[place] = answer
-                    target = redirected(answer)
-                    if target is not None:
-                        places.append(place)
-                        sent_on[place] = target, isinstance(answer, AskError)
-                        if not isinstance(answer, AskError):
-                            self._map.forget()
-            if not places:
-                break
+        replies = await self.each(calls, limit, replicas, patience)
         for reply in replies:
             if isinstance(reply, Exception):
-                self._map.forget()
                 raise reply
-        return [*replies, min(confirmed, default=0)] if replicas else replies
+        return [*replies, replicas] if replicas else replies  # what has too few is an error
+
+    async def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
+        """As ``send``, without a count; an error is the reply of those calls that it concerns."""
+        steps = deliver(self._map, calls, limit, replicas, patience)
+        return await await_steps(steps, lambda request: self._do(request, replicas))
+
+    async def _do(self, request: Question | Pause | Sequence[Parcel], replicas: int = 0) -> Any:
+        match request:
+            case Question(node, limit):
+                return await self._pool(node).ask(SLOTS, limit)
+            case Pause(seconds):
+                return await asyncio.sleep(seconds)
+        if len(request) == 1:
+            return [await self._hand_over(request[0], replicas)]
+        return await asyncio.gather(*(self._hand_over(parcel, replicas) for parcel in request))
+
+    async def _hand_over(self, parcel: Parcel, replicas: int) -> Any:
+        try:
+            pool = self._pool(parcel.node)
+            return await pool.replies(parcel.calls, parcel.limit, replicas, parcel.patience, parcel.asking)
+        except (RedisError, OSError) as error:
+            return error
+
+    async def _masters(self, limit: float) -> list[Node]:
+        await await_steps(learn(self._map, clock.now() + limit), self._do)
+        return self._map.masters
 
     async def keys(self, pattern: bytes, limit: float) -> list[bytes]:
         ends = clock.now() + limit
-        await self._learn(ends)
-        return [key for node in self._map.nodes for key in await self._pool(node).keys(pattern, ends - clock.now())]
+        masters = await self._masters(limit)
+        return [key for node in masters for key in await self._pool(node).keys(pattern, ends - clock.now())]
 
     async def ear(self, channel: str, limit: float) -> Ear:
         """At any node: a cluster passes on to all what is published at one."""
         problem: Exception | None = None
-        for node in self._map.nodes or self._map.start:
+        for node in self._map.masters or await self._masters(limit):
             try:
-                return await subscribe(await self._make(node, limit), channel, limit)
+                connection = await self._make(node, limit)
+                return await subscribe(connection, channel, limit, partial(NodeEar, attend=partial(self._attend, node)))
             except (RedisError, OSError) as error:
+                self._map.failed(node)
                 problem = error
         self._map.forget()
-        raise problem or ClusterDownError("no node answers")
+        raise problem or ClusterDownError("CLUSTERDOWN no node answers")
 
-    async def _find(self, call: Call, ends: float) -> Node:
-        if not self._map.known:
-            await self._learn(ends)
-        node = self._map.find(call)
-        if node is None:
-            self._map.forget()
-            raise ClusterDownError("CLUSTERDOWN no node serves the slot")
-        return node
-
-    async def _learn(self, ends: float) -> None:
-        problem: Exception | None = None
-        nodes = dict.fromkeys((*self._map.nodes, *self._pools, *self._map.start))
-        for node in nodes:
-            left = ends - clock.now()
-            try:
-                self._map.learn(await self._pool(node).ask(SLOTS, max(0.05, min(left / 2, 1.0))), node)
-                return
-            except (RedisError, OSError) as error:
-                problem = error
-        raise problem or ClusterDownError("no node answers")
+    async def _attend(self, node: Node, sign: int) -> None:
+        await await_steps(attend(self._map, node, sign), self._do)
 
     def _pool(self, node: Node) -> Pool:
         pool = self._pools.get(node)
@@ -105,3 +92,17 @@ class Cluster:
     def after_fork(self) -> None:
         for pool in self._pools.values():
             pool.after_fork()
+
+
+class NodeEar(Ear):
+    """At a node that ``attend`` says is still one of the cluster's, or raises."""
+
+    def __init__(self, connection: Any, channel: str, attend: Callable[[int], Awaitable[None]]) -> None:
+        super().__init__(connection, channel)
+        self._attend = attend
+        self._signs = 0
+
+    async def ping(self) -> None:
+        self._signs += 1
+        await self._attend(self._signs)
+        await super().ping()

@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from redis.exceptions import MovedError
 
 from ...errors import StoreError
+from ...findings import ERROR, OK, WARNING, Finding
+from .cluster import Node
+from .cluster_threads import Cluster
 from .errors import DRIVER_ERRORS, translate
 from .pool_threads import Pool
 from .url import Address, parse
@@ -19,32 +24,44 @@ LIMIT = 5.0
 OLDEST = (6, 2)
 SKEW = 1.0
 """Seconds between the server's clock and ours that are worth a word."""
-GOOD, WARNING, BAD = "ok", "warning", "error"
 
 
-class Finding(NamedTuple):
-    """One thing that was looked at. ``mend`` is empty when all is well."""
+def doctor(url: str, namespace: str = "") -> list[Finding]:
+    """Look at the server (the primary that the Sentinels name), at each master of a cluster, each node of a quorum."""
+    from ..redlock.store import nodes_of
+    from . import check_options
 
-    level: str
-    where: str
-    what: str
-    mend: str = ""
-
-
-def doctor(url: str) -> list[Finding]:
-    """Look at the server, at each node of a cluster or of a quorum."""
-    quorum = url.startswith("redlock://")
-    address = parse(url.replace("redlock://", "redis+cluster://", 1), any_db=quorum)
+    if url.lower().startswith("redlock://"):
+        nodes = nodes_of(url)
+        check_options(nodes[0])
+        found = [finding for node in nodes for finding in examine(node, namespace)]
+        if len(nodes) % 2 == 0:
+            advice = "an even number bears no more deaths: add one"
+            found.append(Finding(WARNING, "redlock", f"{len(nodes)} nodes", advice))
+        return found
+    address = parse(url)
+    check_options(address)
     if address.kind != "cluster":
-        return examine(address)
-    nodes = [address._replace(kind="single", hosts=(host,)) for host in address.hosts]
-    found = [finding for node in nodes for finding in examine(node, one_of_many=True)]
-    if quorum and len(nodes) % 2 == 0:
-        found.append(Finding(WARNING, "redlock", f"{len(nodes)} nodes", "an even number bears no more deaths: add one"))
-    return found
+        return examine(address, namespace)
+    nodes = [address._replace(kind="single", hosts=(host,)) for host in masters(address)]
+    return [finding for node in nodes for finding in examine(node, namespace, one_of_many=True)]
 
 
-def examine(address: Address, one_of_many: bool = False) -> list[Finding]:
+def masters(address: Address) -> Sequence[Node]:
+    """All of a cluster's, though the URL may name but one; those of the URL when none of them answers."""
+    from . import thread_link
+
+    link = thread_link(address)
+    assert isinstance(link, Cluster)
+    try:
+        return link.masters(LIMIT)
+    except DRIVER_ERRORS:
+        return address.hosts
+    finally:
+        link.close()
+
+
+def examine(address: Address, namespace: str = "", one_of_many: bool = False) -> list[Finding]:
     from . import thread_link
 
     link = thread_link(address)
@@ -58,7 +75,7 @@ def examine(address: Address, one_of_many: bool = False) -> list[Finding]:
             patient.persistence()
             patient.replication(address.replicas)
             patient.clock()
-            patient.scripts(one_of_many)
+            patient.scripts(namespace, one_of_many)
     finally:
         link.close()
     return patient.findings
@@ -74,8 +91,8 @@ class Patient:
         self.reachable = False
         self.findings: list[Finding] = []
 
-    def _say(self, level: str, what: str, mend: str = "") -> None:
-        self.findings.append(Finding(level, self._where, what, mend))
+    def _say(self, level: str, message: str, advice: str = "") -> None:
+        self.findings.append(Finding(level, self._where, message, advice))
 
     def _ask(self, *command: str) -> Any:
         return self._link.ask([word.encode() for word in command], LIMIT)
@@ -84,7 +101,7 @@ class Patient:
         try:
             self._ask("PING")
         except DRIVER_ERRORS as error:
-            self._say(BAD, "cannot be reached", str(translate(error, self._where)))
+            self._say(ERROR, "cannot be reached", str(translate(error, self._where)))
             return
         self.reachable = True
         try:
@@ -101,9 +118,9 @@ class Patient:
             return
         number = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
         if name == "Redis" and number < OLDEST:
-            self._say(BAD, f"Redis {text}", "Redis 6.2 or later, or Valkey, is needed: upgrade")
+            self._say(ERROR, f"Redis {text}", "Redis 6.2 or later, or Valkey, is needed: upgrade")
         else:
-            self._say(GOOD, f"{name} {text}")
+            self._say(OK, f"{name} {text}")
 
     def memory(self) -> None:
         policy, most = self._info.get("maxmemory_policy"), int(self._info.get("maxmemory", 0))
@@ -111,7 +128,7 @@ class Patient:
             return
         used = int(self._info.get("used_memory", 0))
         if policy == "noeviction":
-            self._say(GOOD, "nothing is evicted")
+            self._say(OK, "nothing is evicted")
         elif most:
             self._say(
                 WARNING,
@@ -119,7 +136,7 @@ class Patient:
                 "leases can be evicted, and given twice: use noeviction, or a server of its own",
             )
         else:
-            self._say(GOOD, f"maxmemory-policy is {policy}, but there is no maxmemory")
+            self._say(OK, f"maxmemory-policy is {policy}, but there is no maxmemory")
         if most and used > 0.9 * most:
             self._say(
                 WARNING, f"{used * 100 // most} % of maxmemory is used", "when it is full nothing is granted: raise it"
@@ -129,9 +146,9 @@ class Patient:
         if "aof_enabled" not in self._info:
             return
         if self._info["aof_enabled"] == "1":
-            self._say(GOOD, "appendonly is on")
+            self._say(OK, "appendonly is on")
             if self._info.get("aof_last_write_status") not in ("ok", None):
-                self._say(BAD, "the append-only file cannot be written", "see the server's log; is the disk full?")
+                self._say(ERROR, "the append-only file cannot be written", "see the server's log; is the disk full?")
         else:
             self._say(
                 WARNING,
@@ -139,19 +156,19 @@ class Patient:
                 "a restart forgets who holds what: 'appendonly yes', and 'appendfsync always' for a quorum",
             )
         if self._info.get("rdb_last_bgsave_status") == "err":
-            self._say(BAD, "the last snapshot failed", "the server may refuse writes: see its log")
+            self._say(ERROR, "the last snapshot failed", "the server may refuse writes: see its log")
 
     def replication(self, wanted: int) -> None:
         role = self._info.get("role")
         if role is None:
             return
         if role != "master":
-            self._say(BAD, "it is a replica", "give the primary's address, or use redis+sentinel://")
+            self._say(ERROR, "it is a replica", "give the primary's address, or use redis+sentinel://")
             return
         replicas = int(self._info.get("connected_slaves", 0))
-        self._say(GOOD, f"primary with {replicas} replicas")
+        self._say(OK, f"primary with {replicas} replicas")
         if replicas < wanted:
-            self._say(BAD, f"replicas={wanted}, but {replicas} are connected", "nothing can be granted: add replicas")
+            self._say(ERROR, f"replicas={wanted}, but {replicas} are connected", "nothing can be granted: add replicas")
         if replicas and not wanted:
             self._say(WARNING, "replication is asynchronous", "a failover can lose a grant: add ?replicas=1, and fence")
         if replicas and self._info.get("min_slaves_good_slaves") is None:
@@ -162,7 +179,7 @@ class Patient:
         try:
             seconds, micros = self._ask("TIME")
         except DRIVER_ERRORS as error:
-            self._say(BAD, "TIME is not allowed", str(translate(error, self._where)))
+            self._say(ERROR, "TIME is not allowed", str(translate(error, self._where)))
             return
         after = time.time()
         off = int(seconds) + int(micros) / 1e6 - (before + after) / 2
@@ -173,24 +190,24 @@ class Patient:
                 "leases are safe, but one of the two is not synchronised: see to NTP",
             )
         else:
-            self._say(GOOD, f"its clock agrees ({off * 1000:+.0f} ms)")
+            self._say(OK, f"its clock agrees ({off * 1000:+.0f} ms)")
 
-    def scripts(self, one_of_many: bool) -> None:
+    def scripts(self, namespace: str, one_of_many: bool) -> None:
         """Do what leases need, on a name of our own; a node of a cluster may not have its slot."""
         from ...protocol import Ask
         from .store import RedisStore
 
-        store = RedisStore("redis", "leasehold-doctor")
-        ask = Ask("check", "0" * 32, "doctor", "doctor", None, 1_000_000)
+        store, name = RedisStore("redis", namespace), "leasehold-doctor"
+        ask = Ask(name, os.urandom(16).hex(), "doctor", "doctor", None, 1_000_000)
         try:
             reply = self._link.send([next(store.acquire(ask))], LIMIT)[0]
-            self._link.send([next(store.release("check", ask.attempt, reply[1], None))], LIMIT)
+            self._link.send([next(store.release(name, ask.attempt, reply[1], None))], LIMIT)
             self._ask("PUBLISH", "leasehold:session:doctor", "")
             self._link.ear("leasehold:session:doctor", LIMIT).close()
         except (StoreError, *DRIVER_ERRORS) as error:
             if one_of_many and isinstance(error, MovedError):
-                self._say(GOOD, "scripts may be run")
+                self._say(OK, "scripts may be run")
             else:
-                self._say(BAD, "a lease cannot be taken", str(translate(error, self._where)))
+                self._say(ERROR, "a lease cannot be taken", str(translate(error, self._where)))
             return
-        self._say(GOOD, "its scripts and pushes work for this user")
+        self._say(OK, "its scripts and pushes work for this user")

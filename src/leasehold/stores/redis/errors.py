@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from redis import exceptions as redis_errors
 
@@ -12,7 +14,17 @@ DRIVER_ERRORS = (redis_errors.RedisError, OSError)
 """Everything that a call to redis-py raises for reasons that lie outside this process."""
 
 # What an error reply says, somewhere in its text: Redis 6.2 hides the code of an error inside a script.
-_PASSING = ("LOADING", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "BUSY ", "max number of clients", "ASK ")
+_PASSING = (
+    "LOADING",
+    "MASTERDOWN",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "NOREPLICAS",
+    "BUSY ",
+    "max number of clients",
+    "ASK ",
+    "WAIT cannot be used with replica",
+)
 _MEND = (
     ("LEASEHOLDFORMAT", "a record was written by a newer leasehold: upgrade this one"),
     (
@@ -57,6 +69,29 @@ def translate(error: BaseException, where: str, *, was_writable: bool = False) -
     if isinstance(error, redis_errors.ResponseError):
         return StoreNotReady(f"{where}: the server refuses: {_first_line(text)}")
     return StoreUnavailable(f"{where}: {_first_line(text) or type(error).__name__}")
+
+
+def translate_each(replies: Iterable[Any], where: str, *, was_writable: bool) -> list[Any]:
+    """Replies of which some are errors."""
+    return [
+        translate(reply, where, was_writable=was_writable)
+        if isinstance(reply, DRIVER_ERRORS) and not isinstance(reply, StoreError)
+        else reply
+        for reply in replies
+    ]
+
+
+def unreadable(name: str, why: str) -> StoreError:
+    """What a script that goes through many records says of one that is not ours, or of a newer leasehold."""
+    return translate(redis_errors.ResponseError(why), f"redis: the record of {name!r}")
+
+
+def known(outcomes: Sequence[str | StoreError]) -> Sequence[str | StoreUnavailable]:
+    """The outcomes of a batch, of which some may be unknown. If all are, the reason is raised."""
+    reasons = [outcome for outcome in outcomes if isinstance(outcome, StoreError)]
+    if reasons and len(reasons) == len(outcomes):
+        raise reasons[0]
+    return [each if isinstance(each, (str, StoreUnavailable)) else StoreUnavailable(str(each)) for each in outcomes]
 
 
 def is_replica(error: BaseException) -> bool:

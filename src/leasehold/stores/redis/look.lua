@@ -3,6 +3,6 @@
 -- gives for each holder: attempt, owner, kind, data, token, age µs, µs left, number of waiters
 local found = {}
 for _, holder in ipairs(holders) do
-  found[#found + 1] = {seen(holder)}
+  found[#found + 1] = {seen(holder, waiting)}
 end
 return found

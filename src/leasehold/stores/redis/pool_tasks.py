@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -13,8 +14,68 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
 from .errors import is_replica
-from .pool_threads import ASKING, MOST, SURPLUS
+from .pool_threads import ASKING, CHUNK, MOST, SURPLUS, unasked
 from .scripts import Call, pack
+from .wire import Inbox, Incomplete, parse, parse_usual
+
+_inherited: list[Any] = []
+"""The parent's, in a forked child."""
+
+
+class Inflow(asyncio.Protocol):
+    """What comes over a connection. In place of asyncio's streams and timeouts, which take longer than the rest of a
+    call: one alarm serves all of its calls, put off when it goes early."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.ended = False
+        self._loop = asyncio.get_running_loop()
+        self._waiter: asyncio.Future[None] | None = None
+        self._ends = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        self._wake()
+
+    def eof_received(self) -> None:
+        self.connection_lost(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.ended = True
+        self._wake()
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def more(self, ends: float) -> None:
+        """Wait until more has come; raises TimeoutError at ``ends``, which is by the loop's clock."""
+        if self.ended:
+            raise RedisConnectionError("the server has closed the connection")
+        self._waiter = self._loop.create_future()
+        self._ends = ends
+        if self._alarm is None or ends < self._alarm.when():
+            self._put_off()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _put_off(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(self._ends, self._look)
+
+    def _look(self) -> None:
+        self._alarm = None
+        if self._waiter is not None and not self._waiter.done():
+            if self._loop.time() < self._ends:
+                self._put_off()
+            else:
+                self._waiter.set_exception(TimeoutError())
 
 
 class Line:
@@ -22,20 +83,57 @@ class Line:
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self.used = 0.0
+        self.used = clock.now()
+        """When it was last taken."""
         self.due = 0
+        self._inflow: Inflow | None = None
+        if str(connection.protocol) != "3":
+            self._inflow = Inflow()
+            self._transport = connection._writer.transport
+            self._transport.set_protocol(self._inflow)
 
     def stale(self) -> bool:
-        connection = self.connection
-        return not connection.is_connected or connection._reader.at_eof()
+        """Whether the server has hung up, or has said something that nobody asked for."""
+        connection, inflow = self.connection, self._inflow
+        if not connection.is_connected:
+            return True
+        return bool(connection._reader.at_eof()) if inflow is None else inflow.ended or inflow.data != b""
 
-    async def talk(self, payload: bytes, count: int) -> list[Any]:
+    async def talk(self, payload: bytes, count: int, ends: float) -> list[Any]:
         """Send, and read so many replies; an error reply is among them as an exception."""
         self.due = count
-        await self.connection.send_packed_command((payload,), check_health=False)
-        return await self.read()
+        if self._inflow is None:
+            async with asyncio.timeout_at(ends):
+                await self.connection.send_packed_command((payload,), check_health=False)
+                return await self._read_resp3()
+        self._transport.write(payload)
+        if count == 1 and not self._inflow.data:
+            await self._inflow.more(ends)
+            if (usual := parse_usual(self._inflow.data)) is not None:
+                self.due, self._inflow.data = 0, b""
+                return [usual]
+        return await self.read(ends)
 
-    async def read(self) -> list[Any]:
+    async def read(self, ends: float) -> list[Any]:
+        """What is due. Cancelled in the middle, it can be called again for the rest."""
+        if self._inflow is None:
+            async with asyncio.timeout_at(ends):
+                return await self._read_resp3()
+        replies: list[Any] = []
+        inflow, at = self._inflow, 0
+        while self.due:
+            try:
+                reply, at = parse(inflow.data, at)
+                replies.append(reply)
+                self.due -= 1
+            except Incomplete:
+                inflow.data, at = inflow.data[at:], 0
+                await inflow.more(ends)
+        inflow.data = inflow.data[at:]
+        return replies
+
+    async def _read_resp3(self) -> list[Any]:
+        """By redis-py's parser, which also takes in what the server pushes."""
         replies: list[Any] = []
         while self.due:
             try:
@@ -56,7 +154,10 @@ def close(connection: Any) -> None:
     connection._reader = connection._writer = None
     if writer is not None:
         try:
-            writer.close()
+            if writer.get_extra_info("ssl_object") is None:
+                writer.close()
+            else:
+                writer.transport.abort()  # TLS would say goodbye, and wait for an answer
         except RuntimeError:
             pass
 
@@ -67,6 +168,15 @@ class Lines:
     def __init__(self) -> None:
         self._finishing: set[asyncio.Task[None]] = set()
 
+    async def call(self, call: Call, limit: float) -> Any:
+        """Run one call: what nearly all of them are."""
+        reply = (await self._exchange(call.packed(), 1, limit))[0]
+        if isinstance(reply, Exception):
+            if isinstance(reply, NoScriptError):
+                return (await self.send((call,), limit))[0]
+            self.check([reply])
+        return reply
+
     async def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
         """Run the calls, in one go; with ``replicas`` the last reply is how many of those have confirmed."""
         return self.check(await self.replies(calls, limit, replicas, patience))
@@ -75,12 +185,13 @@ class Lines:
         self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0, asking: bool = False
     ) -> list[Any]:
         """As ``send``; an error reply is among the replies."""
-        if asking:  # a slot that is on its way from one node to another
-            payload = b"".join([ASKING + call.packed() for call in calls])
-            return (await self._exchange(payload, 2 * len(calls), limit))[1::2]
-        payload = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
         wait = pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000)))) if replicas else b""
         count = len(calls) + (replicas > 0)
+        if asking:  # a slot that is on its way to a node that may not know the scripts yet
+            payload = b"".join([ASKING + pack(call.whole()) for call in calls]) + wait
+            replies = await self._exchange(payload, len(calls) + count, limit)
+            return unasked(replies, len(calls))
+        payload = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
         replies = await self._exchange(payload + wait, count, limit)
         unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if unknown:
@@ -112,11 +223,13 @@ class Lines:
     async def _exchange(self, payload: bytes, count: int, limit: float) -> list[Any]:
         if self._finishing:  # what was cancelled comes before what is asked now
             await asyncio.wait(self._finishing, timeout=limit)
-        line: Line | None = None
+        ends = asyncio.get_running_loop().time() + limit
+        line = self._take_idle()
         try:
-            async with asyncio.timeout(limit):
-                line = await self._take(limit)
-                replies = await line.talk(payload, count)
+            if line is None:
+                async with asyncio.timeout_at(ends):
+                    line = await self._take(limit)
+            replies = await line.talk(payload, count, ends)
         except TimeoutError:
             if line is not None:
                 self._drop(line)
@@ -137,8 +250,7 @@ class Lines:
 
         async def finish() -> None:
             try:
-                async with asyncio.timeout(limit):
-                    await line.read()
+                await line.read(asyncio.get_running_loop().time() + limit)
             except BaseException:
                 self._drop(line)
                 return
@@ -159,6 +271,10 @@ class Lines:
                 raise reply
         return replies
 
+    def _take_idle(self) -> Line | None:
+        """A line that can be used at once, if there is one."""
+        raise NotImplementedError
+
     async def _take(self, limit: float) -> Line:
         raise NotImplementedError
 
@@ -177,82 +293,111 @@ class Lines:
 class Pool(Lines):
     """Connections of our own, which ``await make(limit)`` makes, connected."""
 
-    def __init__(self, make: Callable[[float], Awaitable[Any]]) -> None:
+    def __init__(self, make: Callable[[float], Awaitable[Any]], most: int = MOST) -> None:
         self._make = make
-        self._idle: list[Line] = []
+        self._most = most
+        self._lines: set[Line] = set()
+        self._process = os.getpid()
         self.after_fork()
 
     def after_fork(self) -> None:
         """Also when the event loop has been closed: nothing of it can be used any more."""
-        for line in self._idle:
-            line.connection._reader = line.connection._writer = None  # closing it would disturb the parent
-        self._idle = []
+        if os.getpid() != self._process:
+            # To close it, or to have it collected, would take it from the parent too: they share the loop's epoll.
+            _inherited.extend(line.connection._writer for line in self._lines)
+        for line in self._lines:
+            line.connection._reader = line.connection._writer = None
+        self._process = os.getpid()
+        self._lines.clear()
+        self._idle: list[Line] = []
         self._open = 0
-        self._turns: deque[asyncio.Future[None]] = deque()
+        self._turns: deque[asyncio.Future[Line | None]] = deque()
+        """Who waits for a line, in order: gets one that is given back, or None when another can be opened."""
         self._finishing = set()
         self.closed = False
 
     async def ear(self, channel: str, limit: float) -> Ear:
         return await subscribe(await self._make(limit), channel, limit)
 
+    def _take_idle(self) -> Line | None:
+        if self._idle and not self.closed:
+            line = self._idle.pop()
+            if not line.stale():
+                line.used = clock.now()
+                return line
+            self._drop(line)
+        return None
+
     async def _take(self, limit: float) -> Line:
         while True:
             if self.closed:
                 raise RedisConnectionError("this Locks is closed")
-            if self._idle:
-                line = self._idle.pop()
-                if not line.stale():
-                    return line
-                self._drop(line)
-            if self._open < MOST:
+            line = self._take_idle()
+            if line is not None:
+                return line
+            if self._open < self._most:
                 self._open += 1
                 try:
-                    return Line(await self._make(limit))
+                    line = Line(await self._make(limit))
                 except BaseException:
                     self._closed_one()
                     raise
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._lines.add(line)
+                return line
+            turn: asyncio.Future[Line | None] = asyncio.get_running_loop().create_future()
             self._turns.append(turn)
             try:
-                await turn
+                line = await turn
             except asyncio.CancelledError:
-                if turn.done():
-                    self._next()
+                if turn.done() and not turn.cancelled():  # both at once: what it was given is the next one's
+                    given = turn.result()
+                    if given is None:
+                        self._next(None)
+                    else:
+                        self._give(given)
                 raise
+            if line is not None:
+                if not line.stale():
+                    line.used = clock.now()
+                    return line
+                self._drop(line)
 
-    def _next(self) -> None:
+    def _next(self, line: Line | None) -> bool:
+        """Give it to who has waited longest: who has just come must not be faster. False when nobody waits."""
         while self._turns:
             turn = self._turns.popleft()
             if not turn.done():
-                turn.set_result(None)
-                return
+                turn.set_result(line)
+                return True
+        return False
 
     def _give(self, line: Line) -> None:
         if self.closed:
             self._drop(line)
             return
-        line.used = now = clock.now()
+        if self._turns and self._next(line):
+            return
         idle = self._idle
         idle.append(line)
-        if self._turns:
-            self._next()
-        elif len(idle) > 1 and now - idle[0].used > SURPLUS:
-            idle.pop(0).close()
-            self._closed_one()
+        if len(idle) > 1 and line.used - idle[0].used > SURPLUS:
+            self._close(idle.pop(0))
 
     def _drop(self, line: Line) -> None:
+        self._close(line)
+        self.hang_up()  # the others are no better
+
+    def _close(self, line: Line) -> None:
+        self._lines.discard(line)
         line.close()
         self._closed_one()
-        self.hang_up()  # the others are no better
 
     def _closed_one(self) -> None:
         self._open -= 1
-        self._next()
+        self._next(None)
 
     def hang_up(self) -> None:
         while self._idle:
-            self._idle.pop().close()
-            self._closed_one()
+            self._close(self._idle.pop())
 
     async def close(self) -> None:
         self.closed = True
@@ -262,33 +407,34 @@ class Pool(Lines):
         await asyncio.sleep(0)  # transports close in the loop's next round
 
 
-async def subscribe(connection: Any, channel: str, limit: float) -> Ear:
+async def subscribe(connection: Any, channel: str, limit: float, kind: Callable[[Any, str], Ear] | None = None) -> Ear:
+    ear = (kind or Ear)(connection, channel)
     try:
-        async with asyncio.timeout(limit):
-            await connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
-            await connection.read_response(disable_decoding=True)
+        await connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
+        if await ear.read(limit) is None:
+            raise RedisTimeoutError("no answer to SUBSCRIBE")
     except BaseException:
         close(connection)
         raise
-    return Ear(connection)
+    return ear
 
 
 class Ear:
     """The connection that hears our session's channel."""
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, channel: str) -> None:
         self._connection = connection
+        self._inbox = Inbox(channel.encode())
 
     async def read(self, seconds: float) -> bytes | None:
         """What was published; empty for a sign of life; None when there was nothing for so long."""
-        message = await self._connection.read_response(
-            disable_decoding=True, timeout=seconds, disconnect_on_error=False
-        )
-        if message is None:
-            return None
-        if isinstance(message, list) and message[0] == b"message":
-            return bytes(message[2])
-        return b""
+        while (payload := self._inbox.take()) is None:
+            try:
+                async with asyncio.timeout(seconds):
+                    self._inbox.add(await self._connection._reader.read(CHUNK))
+            except TimeoutError:
+                return None
+        return payload
 
     async def ping(self) -> None:
         await self._connection.send_packed_command((pack((b"PING",)),), check_health=False)

@@ -15,9 +15,10 @@ from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
+from ..sockets import hang_up
 from .errors import is_replica
 from .scripts import Call, pack
-from .wire import Incomplete, parse
+from .wire import Inbox, Incomplete, parse, parse_usual
 
 MOST = 4
 """Connections for calls. More threads than that take turns: a call takes well under a millisecond."""
@@ -26,7 +27,9 @@ PLAIN = "SSL: the server answers without TLS"
 _PROBE = 0.3
 FRESH = 0.01
 """A connection that was used so recently is not looked at before it is used again: a look costs a system call."""
-_CHUNK = 65536
+CHUNK = 65536
+USUAL = 4096
+"""What the reply of one call fits into: to make room for more takes time."""
 SURPLUS = 5.0
 """A connection beyond the first that has not been needed for so long is closed."""
 
@@ -52,50 +55,78 @@ def answers_plainly(host: str, port: int) -> bool:
         return False
 
 
+class Limit:
+    """How long a connected socket waits. The kernel's own limit saves a poll before each send and receive."""
+
+    def __init__(self, sock: Any, by_kernel: bool = True) -> None:
+        self.seconds = -1.0
+        self._sock = sock
+        self._by_kernel = by_kernel and type(sock) is socket.socket and sys.platform == "linux"  # TLS needs Python's
+        if self._by_kernel:
+            sock.settimeout(None)
+
+    def set(self, seconds: float) -> None:
+        if seconds == self.seconds:
+            return
+        self.seconds = seconds
+        seconds = max(0.001, seconds)
+        if self._by_kernel:
+            value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+        else:
+            self._sock.settimeout(seconds)
+
+
 class Line:
     """One connection of redis-py."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self.used = 0.0
-        self._limit = -1.0
+        self.used = clock.now()
+        """When it was last taken."""
         self._resp3 = str(connection.protocol) == "3"
 
     def connect(self) -> None:
         connect(self.connection)
-        self._limit = -1.0
         self._sock = sock = self.connection._sock
-        # The kernel's own timeout saves a poll before each send and receive; TLS needs Python's.
-        self._kernel_limit = type(sock) is socket.socket and sys.platform == "linux" and not self._resp3
-        if self._kernel_limit:
-            sock.settimeout(None)
+        self._limit = Limit(sock, by_kernel=not self._resp3)
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         self._poll = poll.poll
 
-    def limit(self, seconds: float) -> None:
-        if seconds != self._limit:
-            self._limit = seconds
-            seconds = max(0.001, seconds)
-            if self._kernel_limit:
-                value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
-            else:
-                self._sock.settimeout(seconds)
+    def ask(self, payload: bytes, limit: float) -> Any:
+        """Send one command. Its reply, of which an error is given as an exception."""
+        if limit != self._limit.seconds:
+            self._limit.set(limit)
+        if not self._resp3:
+            try:
+                self._sock.sendall(payload)
+                data = self._sock.recv(USUAL)
+            except OSError as error:
+                raise self._failed(error, limit) from error
+            usual = parse_usual(data)
+            return self._read(data, 1, limit)[0] if usual is None else usual
+        return self._talk_resp3(payload, 1)[0]
 
     def talk(self, payload: bytes, count: int, limit: float) -> list[Any]:
         """Send, and read so many replies; an error reply is among them as an exception."""
-        self.limit(limit)
+        if limit != self._limit.seconds:
+            self._limit.set(limit)
         if self._resp3:
             return self._talk_resp3(payload, count)
-        sock = self._sock
         try:
-            sock.sendall(payload)
-            data, at = sock.recv(_CHUNK), 0
-            if count == 1 and data[:1] == b":" and data[-1:] == b"\n":
-                return [int(data[1:-2])]
-            replies: list[Any] = []
+            self._sock.sendall(payload)
+            data = self._sock.recv(CHUNK)
+        except OSError as error:
+            raise self._failed(error, limit) from error
+        return self._read(data, count, limit)
+
+    def _read(self, data: bytes, count: int, limit: float) -> list[Any]:
+        """So many replies, of which ``data`` is the beginning."""
+        replies: list[Any] = []
+        at = 0
+        try:
             while True:
                 if not data:
                     raise RedisConnectionError("the server has closed the connection")
@@ -105,12 +136,15 @@ class Line:
                         replies.append(reply)
                     return replies
                 except Incomplete:
-                    more = sock.recv(_CHUNK)
+                    more = self._sock.recv(CHUNK)
                     data = data + more if more else b""
-        except (TimeoutError, BlockingIOError):
-            raise RedisTimeoutError(f"no answer within {limit:.3g} s") from None
         except OSError as error:
-            raise RedisConnectionError(f"{type(error).__name__}: {error}") from error
+            raise self._failed(error, limit) from error
+
+    def _failed(self, error: OSError, limit: float) -> Exception:
+        if isinstance(error, (TimeoutError, BlockingIOError)):
+            return RedisTimeoutError(f"no answer within {limit:.3g} s")
+        return RedisConnectionError(f"{type(error).__name__}: {error}")
 
     def _talk_resp3(self, payload: bytes, count: int) -> list[Any]:
         """By redis-py's parser, which also takes in what the server pushes."""
@@ -133,6 +167,12 @@ class Line:
         self.connection.disconnect()
 
 
+def unasked(replies: list[Any], calls: int) -> list[Any]:
+    """The replies of so many calls that each followed an ASKING, and what came after them."""
+    pairs = zip(replies[: 2 * calls : 2], replies[1 : 2 * calls : 2], strict=True)
+    return [asking if isinstance(asking, Exception) else reply for asking, reply in pairs] + replies[2 * calls :]
+
+
 class Lines:
     """Calls over lines that are taken and given back: our own or borrowed ones."""
 
@@ -144,13 +184,14 @@ class Lines:
         self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0, asking: bool = False
     ) -> list[Any]:
         """As ``send``; an error reply is among the replies."""
-        payload = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
-        if replicas:
-            payload += pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000))))
+        wait = pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000)))) if replicas else b""
         count = len(calls) + (replicas > 0)
-        if asking:  # a slot that is on its way from one node to another
-            payload = b"".join([ASKING + call.packed() for call in calls])
-            return self._exchange(payload, 2 * len(calls), limit)[1::2]
+        if asking:  # a slot that is on its way to a node that may not know the scripts yet
+            payload = b"".join([ASKING + pack(call.whole()) for call in calls]) + wait
+            replies = self._exchange(payload, len(calls) + count, limit)
+            return unasked(replies, len(calls))
+        payload = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
+        payload += wait
         line, ends = self._take(limit)
         try:
             replies = line.talk(payload, count, limit if ends is None else ends - clock.now())
@@ -158,7 +199,7 @@ class Lines:
             if unknown:
                 again = [pack(calls[place].whole()) for place in unknown]
                 if replicas:
-                    again.append(pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000)))))
+                    again.append(wait)
                     unknown.append(count - 1)
                 known = line.talk(b"".join(again), len(again), limit)
                 for place, reply in zip(unknown, known, strict=True):
@@ -239,14 +280,40 @@ class Pool(Lines):
     def ear(self, channel: str, limit: float) -> Any:
         return Ear(self._make(limit), channel)
 
+    def call(self, call: Call, limit: float) -> Any:
+        """Run one call, over a line that was in use a moment ago: what nearly all are. Nothing is done here that such
+        a one does not need."""
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            return self.send((call,), limit)[0]
+        now = clock.now()
+        if now - line.used > FRESH:
+            self._give(line)
+            return self.send((call,), limit)[0]
+        line.used = now
+        try:
+            reply = line.ask(call.ready or call.packed(), limit)
+        except BaseException:
+            self._drop(line)
+            raise
+        self._give(line)
+        if isinstance(reply, Exception):
+            if isinstance(reply, NoScriptError):
+                return self.send((call,), limit)[0]
+            self.check([reply])
+        return reply
+
     def _take(self, limit: float) -> tuple[Line, float | None]:
         try:
             line = self._idle.pop()
         except IndexError:
             return self._wait(limit)
-        if clock.now() - line.used > FRESH and line.stale:
+        now = clock.now()
+        if now - line.used > FRESH and line.stale:
             self._drop(line)
             return self._wait(limit)
+        line.used = now
         return line, None
 
     def _wait(self, limit: float) -> tuple[Line, float]:
@@ -266,7 +333,11 @@ class Pool(Lines):
                 self._queued -= 1
         try:
             line = self._line(self._make(max(0.001, ends - clock.now())))
-            line.connect()
+            try:
+                line.connect()
+            except BaseException:  # redis-py tidies up after its own errors alone
+                line.close()
+                raise
         except BaseException:
             self._closed_one()
             raise
@@ -274,12 +345,11 @@ class Pool(Lines):
 
     def _give(self, line: Line) -> None:
         idle = self._idle
-        line.used = now = clock.now()
         idle.append(line)
         if self._queued:
             with self._turn:
                 self._turn.notify()
-        elif len(idle) > 1 and now - idle[0].used > SURPLUS:
+        elif len(idle) > 1 and line.used - idle[0].used > SURPLUS:
             self._trim()
         if self.closed:
             self.hang_up()
@@ -316,39 +386,34 @@ class Ear:
 
     def __init__(self, connection: Any, channel: str) -> None:
         self._connection = connection
+        self._inbox = Inbox(channel.encode())
         try:
             connect(connection)
+            self._limit = Limit(connection._sock)
             connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
-            self._read()
+            if self.read(connection.socket_timeout) is None:
+                raise RedisTimeoutError("no answer to SUBSCRIBE")
         except BaseException:
             connection.disconnect()
             raise
 
     def read(self, seconds: float) -> bytes | None:
         """What was published; empty for a sign of life; None when there was nothing for so long."""
-        self._connection._sock.settimeout(seconds)
-        try:
-            return self._read()
-        except RedisTimeoutError:
-            return None
-
-    def _read(self) -> bytes:
-        message = self._connection.read_response(disable_decoding=True, disconnect_on_error=False)
-        if isinstance(message, list) and message[0] == b"message":
-            return bytes(message[2])
-        return b""
+        self._limit.set(seconds)
+        sock = self._connection._sock
+        while (payload := self._inbox.take()) is None:
+            try:
+                self._inbox.add(sock.recv(CHUNK))
+            except (TimeoutError, BlockingIOError):
+                return None
+        return payload
 
     def ping(self) -> None:
         self._connection.send_packed_command((pack((b"PING",)),), check_health=False)
 
     def wake(self) -> None:
         """Have a ``read`` in another thread end."""
-        sock = self._connection._sock
-        if sock is not None:
-            try:
-                sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+        hang_up(self._connection._sock)
 
     def close(self) -> None:
         self._connection.disconnect()

@@ -1,31 +1,43 @@
 -- Renew many leases, each a name of its own. Never takes one that is gone.
 --
--- KEYS  the hashes of the names (see entry.lua)
+-- KEYS  the hashes of the names (see record.lua)
 -- ARGV  for each: attempt, token, ttl µs
--- gives for each: 1 renewed, 0 gone, -1 broken
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+-- gives for each: 1 renewed, 0 gone, -1 broken, or the error if its record cannot be read
+
+-- All holders of a name, which of them asks, and when the last of the others expires.
+local function find(key, attempt, token)
+  local stored = redis.call('HMGET', key, 'f', 'h')
+  if stored[1] and stored[1] ~= '1' then error('LEASEHOLDFORMAT ' .. stored[1], 0) end
+  local holders, mine, latest = stored[2] and cmsgpack.unpack(stored[2]) or {}, nil, 0
+  for _, holder in ipairs(holders) do
+    if holder[ATTEMPT] == attempt and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) and holder[EXPIRES] > now then
+      mine = holder
+    else
+      latest = math.max(latest, holder[EXPIRES])
+    end
+  end
+  return holders, mine, latest
+end
+
 local outcomes = {}
 for place, key in ipairs(KEYS) do
-  local attempt, token, ttl = ARGV[place * 3 - 2], tonumber(ARGV[place * 3 - 1]), tonumber(ARGV[place * 3])
-  local stored = redis.call('HMGET', key, 'f', 'h')
-  if stored[1] and stored[1] ~= '1' then
-    return redis.error_reply('LEASEHOLDFORMAT ' .. stored[1])
-  end
-  local holders = stored[2] and cmsgpack.unpack(stored[2]) or {}
-  outcomes[place] = 0
-  for _, holder in ipairs(holders) do
-    if holder[1] == attempt and (holder[10] == token or holder[13] == 2) and holder[9] > now then
-      if holder[12] == 3 then
-        outcomes[place] = -1
-      else
-        holder[7], holder[12] = ttl, 2
-        holder[9] = math.max(holder[9], now + ttl)
-        redis.call('HSET', key, 'h', cmsgpack.pack(holders))
-        redis.call('PEXPIRE', key, string.format('%.0f', 86400000 + math.ceil(ttl / 1000)))
-        outcomes[place] = 1
-      end
-    end
+  local ttl = tonumber(ARGV[place * 3])
+  -- Reading alone: what is wrong with one record is no other's matter, but that nothing can be written is everybody's.
+  local well, holders, mine, latest = pcall(find, key, ARGV[place * 3 - 2], tonumber(ARGV[place * 3 - 1]))
+  if not well then
+    outcomes[place] = type(holders) == 'table' and holders.err or tostring(holders)
+  elseif not mine then
+    outcomes[place] = 0
+  elseif mine[STATE] == INTERRUPTED then
+    outcomes[place] = -1
+  else
+    mine[TTL], mine[STATE] = ttl, HELD
+    mine[EXPIRES] = math.max(mine[EXPIRES], now + ttl)
+    redis.call('HSET', key, 'h', cmsgpack.pack(holders))
+    -- Not shorter than keep_for in record.lua has it, which counts on what it has set.
+    local left = math.max(latest, mine[EXPIRES]) - now
+    redis.call('PEXPIRE', key, string.format('%.0f', KEEP_MS + math.ceil((2 * HOUR + left) / 1000)))
+    outcomes[place] = 1
   end
 end
 return outcomes

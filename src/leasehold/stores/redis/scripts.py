@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
-from typing import NamedTuple
+
+from ...typed import NamedTuple
 
 _FOLDER = files(__package__)
 
 
 def pack(parts: Sequence[bytes]) -> bytes:
     """A command in Redis's protocol."""
-    return b"*%d\r\n" % len(parts) + b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+    return b"*%d\r\n%b" % (len(parts), _words(parts))
+
+
+def _words(parts: Sequence[bytes]) -> bytes:
+    return b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
 
 
 class Script:
-    """A script's text and the hash that the server knows it by."""
+    """A script's text, put together from files of which the last gives it its name, and the hash of it."""
 
-    def __init__(self, name: str, *before: str) -> None:
-        self.name = name
-        text = "".join(_FOLDER.joinpath(f"{each}.lua").read_text("utf-8") for each in (*before, name))
+    def __init__(self, *parts: str) -> None:
+        self.name = parts[-1]
+        text = "".join(_FOLDER.joinpath(f"{part}.lua").read_text("utf-8") for part in parts)
         self.text = text.encode()
         self.sha = sha1(self.text, usedforsecurity=False).hexdigest().encode()
-        self._start = {keys: b"$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n%d\r\n" % (self.sha, keys) for keys in range(1, 10)}
 
     def __repr__(self) -> str:
         return f"<script {self.name}>"
@@ -35,6 +39,8 @@ class Call(NamedTuple):
     script: Script
     keys: tuple[bytes, ...]
     args: tuple[bytes, ...]
+    ready: bytes = b""
+    """``short`` as it goes over the wire, where it was put together of prepared parts."""
 
     def short(self) -> tuple[bytes, ...]:
         """The command, with the script's hash."""
@@ -45,21 +51,40 @@ class Call(NamedTuple):
         return (b"EVAL", self.script.text, b"%d" % len(self.keys), *self.keys, *self.args)
 
     def packed(self) -> bytes:
-        """``short`` for the wire, quickly."""
-        keys, args = self.keys, self.args
-        start = self.script._start.get(len(keys))
-        if start is None:
-            return pack(self.short())
-        parts = keys + args
-        words = [b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]
-        return b"*%d\r\n%b%b" % (3 + len(parts), start, b"".join(words))
+        """``short`` for the wire."""
+        return self.ready or pack(self.short())
 
 
-ACQUIRE = Script("acquire", "entry")
-RELEASE = Script("release", "entry")
-ABANDON = Script("abandon", "entry")
-INTERRUPT = Script("interrupt", "entry")
-LOOK = Script("look", "entry")
-RAISE = Script("raise", "entry")
-RENEW = Script("renew")
-ALL = (ACQUIRE, RELEASE, ABANDON, INTERRUPT, LOOK, RAISE, RENEW)
+class Form:
+    """Calls of one script that differ in their first arguments alone: all the rest is packed once."""
+
+    def __init__(self, script: Script, keys: tuple[bytes, ...], count: int, rest: tuple[bytes, ...] = ()) -> None:
+        self._script = script
+        self._keys = keys
+        self._rest = rest
+        start = (b"EVALSHA", script.sha, b"%d" % len(keys), *keys)
+        self._start = b"*%d\r\n%b" % (len(start) + count + len(rest), _words(start))
+        self._end = _words(rest)
+
+    def call(self, *args: bytes) -> Call:
+        """The call with these first arguments: as many as were announced."""
+        ready = self._start
+        for arg in args:
+            ready += b"$%d\r\n%b\r\n" % (len(arg), arg)
+        return Call._make((self._script, self._keys, args + self._rest, ready + self._end))
+
+
+_RECORD = ("fields", "record")
+_ENTRY = (*_RECORD, "grant", "entry")
+ACQUIRE = Script(*_RECORD, "acquire_free", "acquire_behind", "seen", "grant", "entry", "acquire")
+ACQUIRE_ALL = Script("fields", "seen", "acquire_all")
+RELEASE = Script(*_RECORD, "grant", "release_quickly", "entry", "release")
+ABANDON = Script(*_ENTRY, "abandon")
+INTERRUPT = Script(*_ENTRY, "interrupt")
+LOOK = Script(*_RECORD, "seen", "look")
+LOOK_FOR = Script("fields", "seen", "look_for")
+RAISE = Script(*_ENTRY, "raise")
+RENEW = Script("fields", "renew")
+READ_NOTE = Script("read_note")
+WRITE_NOTE = Script(*_RECORD, "write_note")
+ALL = (ACQUIRE, ACQUIRE_ALL, RELEASE, ABANDON, INTERRUPT, LOOK, LOOK_FOR, RAISE, RENEW, READ_NOTE, WRITE_NOTE)

@@ -1,15 +1,19 @@
 """What is asked of Redis, and how its answers are read. Written once; the drivers do the I/O.
 
-Stored shape: a hash per name, and a sorted set while somebody waits. ``entry.lua`` says what is in them. Their keys
-share the hash tag ``{namespace:name}``, so that a cluster keeps them in one slot.
+Stored shape: a hash per name, a sorted set while somebody waits, and a hash with the name's note if it has one, which
+alone has no expiry. ``record.lua`` and ``read_note.lua`` say what is in them. Their keys share the hash tag
+``{namespace:name}``, so that a cluster keeps them in one slot.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
+from ... import clock
+from ...errors import StoreError, StoreUnavailable
+from ...lease import Unsettled
 from ...protocol import (
     BROKEN,
     GONE,
@@ -20,17 +24,42 @@ from ...protocol import (
     Grant,
     Holding,
     Mismatch,
+    Missing,
+    Refusal,
     Renewal,
     Reply,
     Steps,
+    Together,
 )
-from .scripts import ABANDON, ACQUIRE, INTERRUPT, LOOK, RELEASE, RENEW, Call
+from ..waiting import Wake, looked
+from .errors import known, unreadable
+from .scripts import (
+    ABANDON,
+    ACQUIRE,
+    ACQUIRE_ALL,
+    INTERRUPT,
+    LOOK,
+    LOOK_FOR,
+    READ_NOTE,
+    RELEASE,
+    RENEW,
+    WRITE_NOTE,
+    Call,
+    Form,
+)
+from .waiter import Waiter, Waiters
+
+F = TypeVar("F")
 
 PREFIX = b"leasehold:{"
 CHANNEL = "leasehold:session:"
 _OUTCOMES = {1: RENEWED, 0: GONE, -1: BROKEN}
 _LISTINGS = 4
 """How many listings can be under way at once without starting over."""
+_FORMS = 500
+"""How many calls are kept packed, for names that are asked for again and again."""
+_AT_ONCE = 100
+"""How many waiters one script looks for: the server serves nobody else meanwhile, for a millisecond or a few."""
 
 
 class Confirmed(NamedTuple):
@@ -45,6 +74,13 @@ class Many(NamedTuple):
     calls: Sequence[Call]
 
 
+class Each(NamedTuple):
+    """Calls to a cluster, confirmed if that was chosen. Answered with the reply to each, or the StoreError that came in
+    place of it: a node that hangs is no matter of the others."""
+
+    calls: Sequence[Call]
+
+
 class Keys(NamedTuple):
     """Answered with all keys that match the pattern, on all masters of a cluster."""
 
@@ -55,19 +91,30 @@ class RedisStore:
     """See :class:`leasehold.protocol.Store`, which says what each operation means."""
 
     fair = True
+    lacks: Mapping[str, str] = {}
 
     def __init__(
         self, scheme: str, namespace: str, replicas: int = 0, clustered: bool = False, quorum: bool = False
     ) -> None:
         self.scheme = scheme
         self.session = b""
-        """Where rings for us go: set by the driver."""
+        """Where rings for us go."""
+        self.waiters = Waiters()
+        """Those whose place in a queue was confirmed by a second answer. The first comes when they have just joined."""
         space = namespace.replace("%", "%25").replace(":", "%3A").replace("}", "%7D")
         self._start = PREFIX + space.encode() + b":"
         self._replicas = replicas
         self._clustered = clustered
         self._listings: dict[tuple[str, str], list[str]] = {}
+        self._asks: dict[str, tuple[tuple[Any, ...], Form]] = {}
+        self._releases: dict[str, Form] = {}
         self._push = b"2" if quorum else b"0" if replicas else b"1"
+
+    def begin(self, session: bytes) -> None:
+        """Rings go there from now on: for a driver, when it is made, and in a forked child, where nobody waits."""
+        self.session = session
+        self.waiters.reset()
+        self._asks.clear()
 
     def keys(self, name: str) -> tuple[bytes, bytes]:
         """The hash of a name and its queue."""
@@ -83,38 +130,124 @@ class RedisStore:
         return Keys(_escape(self._start + prefix.encode()) + b"*}")
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
-        call = Call(
-            ACQUIRE,
-            self.keys(ask.name),
-            (
-                ask.attempt.encode(),
-                ask.owner.encode(),
-                ask.kind.encode(),
-                b"" if ask.data is None else ask.data.encode(),
-                self.session,
-                b"%d" % ask.weight,
-                b"%d" % ask.ttl,
-                b"%d" % ask.rest,
-                f"{ask.shape} {ask.limit}".encode(),
-                b"1" if ask.fair else b"0",
-                b"1" if ask.queue else b"0",
-                self._push,
-            ),
-        )
+        waiter = self.waiters.get(ask.attempt)
+        if waiter is not None and (known := (yield from looked(waiter, self._look(waiter)))) is not None:
+            return known
+        kept = self._asks.get(ask.name)
+        form = kept[1] if kept is not None and kept[0] == ask[2:] else self._form(ask)
+        call = form.call(ask.attempt.encode())
+        sent = clock.now()
         reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+        if reply[0] == 1:
+            gone = read_holding(ask.name, reply[3:]) if len(reply) > 3 else None
+            return Grant._make((reply[1], None, gone, None, None))
         match reply[0]:
-            case 1:
-                gone = read_holding(ask.name, reply[3:]) if len(reply) > 3 else None
-                return Grant(reply[1], None, gone)
             case 0:
-                holder = read_holding(ask.name, reply[3:]) if len(reply) > 3 else None
-                place = None if reply[1] < 0 else reply[1]
-                return Busy(holder, place, holder.expires_in if holder else None, (), reply[2])
+                _, at, now, soon, left, *fields = reply
+                holder = read_holding(ask.name, fields) if fields else None
+                place = None if at < 0 else at
+                look = soon / SECOND or None
+                busy = Busy(holder, place, None if left < 0 else left / SECOND, (), now, look)
+                if place is not None and look is None:
+                    self.waiters[ask.attempt] = Waiter(ask, self._slot(ask.name), busy, sent)
+                else:
+                    self.waiters.pop(ask.attempt, None)  # it has lost its place, and may have just joined anew
+                return busy
+            case -2:
+                return Missing()
             case _:
-                shape, _, limit = _text(reply[1]).rpartition(" ")
-                return Mismatch(shape, int(limit))
+                return _mismatch(reply[1])
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str]]:
+    def _form(self, ask: Ask) -> Form:
+        """For this ask and all that differ from it in nothing but the attempt: so do those of one lock."""
+        heir = () if ask.heir is None else (ask.heir[0].encode(), b"%d" % ask.heir[1])
+        form = Form(ACQUIRE, self.keys(ask.name), 1, (*self._asked(ask)[1:], *heir))
+        _keep(self._asks, ask.name, (ask[2:], form))
+        return form
+
+    def _asked(self, ask: Ask) -> tuple[bytes, ...]:
+        return (
+            ask.attempt.encode(),
+            ask.owner.encode(),
+            ask.kind.encode(),
+            b"" if ask.data is None else ask.data.encode(),
+            self.session,
+            b"%d" % ask.weight,
+            b"%d" % ask.ttl,
+            b"%d" % ask.rest,
+            f"{ask.shape} {ask.limit}".encode(),
+            b"1" if ask.fair else b"0",
+            b"1" if ask.queue else b"0",
+            self._push,
+        )
+
+    def _look(self, waiter: Waiter) -> Steps[Busy | None]:
+        """How the name stands, if there is no need to ask for this one alone."""
+        while (look := self.waiters.begin_look(waiter.slot)) is None:
+            began = self.waiters.look_began(waiter.slot)
+            known = None if began is None else waiter.rely(began)
+            if known is None or self.waiters.look_began(waiter.slot) == began:
+                return known  # whoever looks sees how long it would sleep, and wakes it if that is too long
+        others: list[Waiter] = []
+        try:
+            known = waiter.answer()
+            if known is None:
+                crowd = [each for each in self.waiters.asleep() if each.slot == waiter.slot]
+                if len(crowd) > 1:
+                    yield from self._look_for(crowd)
+                    known = waiter.answer()
+                    others = [each for each in crowd if each is not waiter]
+        finally:
+            look.release()
+        for other in others:
+            if self.waiters.get(other.ask.attempt) is other and (other.rung or other.until() < other.due):
+                other.due = 0.0
+                yield Wake(other.ask.attempt)
+        return known
+
+    def _look_for(self, waiters: Sequence[Waiter]) -> Steps[None]:
+        """Keep the places of all of them, whose names share a slot, and tell them how these stand."""
+        waiters = sorted(waiters, key=lambda waiter: waiter.ask.name)
+        for start in range(0, len(waiters), _AT_ONCE):
+            by_name: dict[str, list[Waiter]] = {}
+            for waiter in waiters[start : start + _AT_ONCE]:
+                by_name.setdefault(waiter.ask.name, []).append(waiter)
+            args: list[bytes] = []
+            for some in by_name.values():
+                args += [b"%d" % len(some), *(waiter.ask.attempt.encode() for waiter in some)]
+            call = Call(LOOK_FOR, tuple(key for name in by_name for key in self.keys(name)), tuple(args))
+            sent = clock.now()
+            reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+            for (name, some), (now, moves, places, *fields) in zip(by_name.items(), reply, strict=True):
+                holder = read_holding(name, fields) if fields else None
+                for waiter, place in zip(some, places, strict=True):
+                    if place < 0 or (moves and place == 0):
+                        waiter.rung = True
+                    elif holder is not None and not moves:
+                        waiter.tell(Busy(holder, place, holder.expires_in, (), now), sent)
+
+    def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
+        if len({self._slot(ask.name) for ask in asks}) > 1:
+            return None  # no script runs on several nodes of a cluster
+        keys = tuple(key for ask in asks for key in self.keys(ask.name))
+        call = Call(ACQUIRE_ALL, keys, tuple(arg for ask in asks for arg in self._asked(ask)))
+        code, *reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+        match code:
+            case 1:
+                gone = [
+                    read_holding(ask.name, each[1:]) if len(each) > 1 else None
+                    for ask, each in zip(asks, reply, strict=True)
+                ]
+                return [Grant(each[0], None, taken_from) for each, taken_from in zip(reply, gone, strict=True)]
+            case 0:
+                holder = read_holding(asks[reply[0]].name, reply[2:])
+                return Refusal(reply[0], Busy(holder, None, holder.expires_in, (), reply[1]))
+            case -1:
+                return Refusal(reply[0], _mismatch(reply[1]))
+            case _:
+                return None
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
         groups: dict[int, list[int]] = {}
         for place, each in enumerate(batch):
             groups.setdefault(self._slot(each.name), []).append(place)
@@ -126,18 +259,33 @@ class RedisStore:
                 each = batch[place]
                 args += [each.attempt.encode(), b"%d" % each.token, b"%d" % each.ttl]
             calls.append(Call(RENEW, keys, tuple(args)))
-        replies = yield (Confirmed(calls) if self._replicas else Many(calls))
-        outcomes = [GONE] * len(batch)
+        kind = Each if self._clustered else Confirmed if self._replicas else Many
+        replies = yield kind(calls)
+        outcomes: list[str | StoreError] = [GONE] * len(batch)
         for places, reply in zip(groups.values(), replies, strict=True):
-            for place, outcome in zip(places, reply, strict=True):
-                outcomes[place] = _OUTCOMES[outcome]
-        return outcomes
+            for place in places:
+                outcomes[place] = reply
+            if not isinstance(reply, StoreError):
+                for place, outcome in zip(places, reply, strict=True):
+                    outcomes[place] = _OUTCOMES.get(outcome) or unreadable(batch[place].name, _text(outcome))
+        return known(outcomes)
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
-        return bool((yield Call(RELEASE, self.keys(name), (attempt.encode(), b"%d" % token))))
+        form = self._releases.get(name) or _keep(self._releases, name, Form(RELEASE, self.keys(name), 2))
+        return bool((yield form.call(attempt.encode(), b"%d" % token)))
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        self.waiters.pop(attempt, None)
         return bool((yield Call(ABANDON, self.keys(name), (attempt.encode(),))))
+
+    def give_back(self, batch: Sequence[Unsettled]) -> Steps[None]:
+        """Release or abandon many, as each would be by itself, in one go."""
+        yield Many([next(self._giving_back(owed)) for owed in batch])
+
+    def _giving_back(self, owed: Unsettled) -> Steps[bool]:
+        if owed.token is None:
+            return self.abandon(owed.name, owed.attempt)
+        return self.release(owed.name, owed.attempt, owed.token, None)
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
         return bool((yield Call(INTERRUPT, self.keys(name), (b"1" if force else b"0",))))
@@ -161,6 +309,18 @@ class RedisStore:
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         reply = yield Call(LOOK, self.keys(name), ())
         return [seen for seen in (read_holding(name, each) for each in reply) if seen.expires_in > 0]
+
+    def note_key(self, name: str) -> bytes:
+        return self.keys(name)[0] + b":note"
+
+    def read_note(self, name: str) -> Steps[str | None]:
+        found = yield Call(READ_NOTE, (self.note_key(name),), ())
+        return None if found is None else _text(found)
+
+    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
+        args = (attempt.encode(), b"%d" % token, *(() if text is None else (text.encode(),)))
+        call = Call(WRITE_NOTE, (*self.keys(name), self.note_key(name)), args)
+        return bool((yield Confirmed((call,)))[0] if self._replicas else (yield call))
 
     def tidy(self) -> Steps[None]:
         """Nothing to do: the keys expire by themselves, a day after their last use."""
@@ -198,6 +358,18 @@ def read_holding(name: str, fields: Sequence[Any]) -> Holding:
         left / SECOND,
         waiters,
     )
+
+
+def _mismatch(found: bytes | str) -> Mismatch:
+    shape, _, limit = _text(found).rpartition(" ")
+    return Mismatch(shape, int(limit))
+
+
+def _keep(forms: dict[str, F], name: str, form: F) -> F:
+    if len(forms) >= _FORMS:
+        forms.clear()
+    forms[name] = form
+    return form
 
 
 def _text(value: bytes | str) -> str:

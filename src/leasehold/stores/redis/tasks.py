@@ -9,15 +9,18 @@ from typing import Any, Protocol
 
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import WARNING, log
-from ...protocol import Busy, Steps, T
-from .errors import DRIVER_ERRORS, translate
+from ...protocol import Busy, Grant, Steps, T
+from ..waiting import Wake
+from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
-from .store import CHANNEL, Confirmed, Keys, Many, RedisStore, read_ring
+from .store import CHANNEL, Confirmed, Each, Keys, Many, RedisStore, read_ring
 from .threads import CONNECT_LIMIT, HEARTBEAT, RedisThreads, confirmed
 
 
 class Link(Protocol):
     """Where calls go: our own connections, or a client that the user has given us."""
+
+    async def call(self, call: Call, limit: float) -> Any: ...
 
     async def send(
         self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0
@@ -47,7 +50,7 @@ class RedisTasks:
         self._reset()
 
     def _reset(self) -> None:
-        self._store.session = os.urandom(8).hex().encode()
+        self._store.begin(os.urandom(8).hex().encode())
         self._listener: asyncio.Task[None] | None = None
         self._up = False
         self._waiting: set[str] = set()
@@ -63,28 +66,35 @@ class RedisTasks:
         try:
             request = next(steps)
             while True:
-                request = steps.send(await self._answer(request, limit))
+                if type(request) is Call:
+                    reply = await self._link.call(request, limit)
+                    self._was_writable = True
+                else:
+                    reply = await self._answer(request, limit)
+                request = steps.send(reply)
         except StopIteration as stop:
             result: T = stop.value
             return result
-        except StoreError:
+        except BaseException as error:
+            steps.close()  # now: a look that has failed is over, however long its error is kept
+            if isinstance(error, DRIVER_ERRORS) and not isinstance(error, StoreError):
+                raise translate(error, self._where, was_writable=self._was_writable) from error
             raise
-        except DRIVER_ERRORS as error:
-            raise translate(error, self._where, was_writable=self._was_writable) from error
 
     async def _answer(self, request: Any, limit: float) -> Any:
-        if type(request) is Call:
-            reply = (await self._link.send((request,), limit))[0]
-            self._was_writable = True
-            return reply
         match request:
             case Many(calls):
                 return await self._link.send(calls, limit) if calls else []
             case Confirmed(calls):
                 replies = await self._link.send(calls, limit, self._replicas, limit / 2)
                 return confirmed(replies, self._replicas)
+            case Each(calls):
+                replies = await self._link.each(calls, limit, self._replicas, limit / 2)  # type: ignore[attr-defined]
+                return translate_each(replies, self._where, was_writable=self._was_writable)
             case Keys(pattern):
                 return await self._link.keys(pattern, limit)
+            case Wake(attempt):
+                return self.on_ring(attempt)
         raise TypeError(request)
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
@@ -108,15 +118,16 @@ class RedisTasks:
 
     def forget(self, attempt: str) -> None:
         self._waiting.discard(attempt)
+        self._store.waiters.pop(attempt, None)
 
     async def _listen(self) -> None:
-        pause = 0.05
+        pause, away = 0.05, False
         channel = CHANNEL + self._store.session.decode()
-        while not self._closed:
+        while not self._over():
             try:
                 ear = await self._link.ear(channel, CONNECT_LIMIT)
                 try:
-                    self._up, pause = True, 0.05
+                    self._up, pause, away = True, 0.05, False
                     self._ring_all()  # what was published before we listened
                     await self._hear(ear)
                 finally:
@@ -126,30 +137,42 @@ class RedisTasks:
                 log(WARNING, "%s: polling, since wake-ups cannot be had: %s", self._where, error)
                 return
             except (TimeoutError, *DRIVER_ERRORS) as error:
-                log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
+                if not away:
+                    away = True  # said once, however long it takes
+                    log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
             except Exception as error:
                 log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
-            if not self._closed:
-                self._ring_all()  # from now on they have to poll
+            if self._over():
+                return
+            self._ring_all()  # from now on they have to poll
             await asyncio.sleep(pause)
             pause = min(pause * 2, 1.0)
 
     async def _hear(self, ear: Any) -> None:
         asked = False
-        while not self._closed:
+        while not self._over():
             payload = await ear.read(HEARTBEAT)
             if payload:
-                self.on_ring(*read_ring(payload))
+                self._ring(*read_ring(payload))
             elif payload is None and asked:
                 raise StoreUnavailable("the server does not answer")
             elif payload is None:
                 await ear.ping()
             asked = payload is None
 
+    def _over(self) -> bool:
+        """Whether the listener is to end. A client of the user's may swallow that it was cancelled."""
+        task = asyncio.current_task()
+        return self._closed or (task is not None and task.cancelling() > 0)
+
     def _ring_all(self) -> None:
         """Whoever waits is to ask again, and what is held is to be looked at."""
         for attempt in (*self._waiting, ""):
-            self.on_ring(attempt)
+            self._ring(attempt)
+
+    def _ring(self, attempt: str, news: Grant | Busy | None = None) -> None:
+        self._store.waiters.ring(attempt)
+        self.on_ring(attempt, news)
 
     async def close(self) -> None:
         self._closed = True

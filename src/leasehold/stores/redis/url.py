@@ -68,7 +68,7 @@ def parse(url: str, *, any_db: bool = False) -> Address:
             raise ValueError("a Sentinel URL names the primary: redis+sentinel://host1,host2/mymaster/0")
     if db_part:
         if not db_part.isdigit():
-            raise ValueError(f"the number of the database in the Redis URL must be a number, not {unquote(db_part)!r}")
+            raise ValueError("what follows the host in the Redis URL is the number of a database, such as /0")
         options["db"] = int(db_part)
     if kind == "cluster" and options.get("db") and not any_db:
         raise ValueError("a cluster has only database 0: leave the number out of the URL")
@@ -91,12 +91,13 @@ def _split(rest: str) -> tuple[str, str, str]:
 
 def _hosts(authority: str, default: int) -> tuple[tuple[str, int], ...]:
     found = []
-    for each in authority.split(",") if authority else ["localhost"]:
+    for number, each in enumerate(authority.split(",") if authority else ["localhost"], 1):
         try:
             parts = urlsplit(f"//{each}")
             host, port = parts.hostname, parts.port
         except ValueError:
-            raise ValueError(f"in the Redis URL, {each!r} is not host:port") from None
+            # Not quoted: without an @ it may be a user and a password.
+            raise ValueError(f"in the Redis URL, host {number} is not host:port") from None
         if not host:
             raise ValueError("in the Redis URL, a host is missing")
         found.append((host, default if port is None else port))

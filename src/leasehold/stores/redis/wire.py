@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from redis.exceptions import AskError, MovedError, NoScriptError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 _ERRORS = {"NOSCRIPT": NoScriptError}
 _ELSEWHERE = {"MOVED": MovedError, "ASK": AskError}
@@ -26,11 +27,18 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
             count = int(data[at + 1 : end])
             if count < 0:
                 return None, end + 2
-            items = []
+            items: list[Any] = []
             at = end + 2
             for _ in range(count):
-                item, at = parse(data, at)
-                items.append(item)
+                if data[at : at + 1] == b":":  # most are numbers: not worth a call each
+                    end = data.find(b"\r\n", at)
+                    if end < 0:
+                        raise Incomplete
+                    items.append(int(data[at + 1 : end]))
+                    at = end + 2
+                else:
+                    item, at = parse(data, at)
+                    items.append(item)
             return items, at
         case 36:  # $
             start = end + 2
@@ -45,6 +53,48 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
         case 45:  # -
             return make_error(data[at + 1 : end].decode("utf-8", "replace")), end + 2
     raise ResponseError(f"not understood: {data[at:end][:40]!r}")
+
+
+def parse_usual(data: bytes) -> Any:
+    """The reply, if it is one of those that most calls get: a number, or up to nine of them. Else None."""
+    if data[-2:] == b"\r\n":
+        if data[:1] == b":" and data.count(b"\n") == 1:
+            return int(data[1:-2])
+        if data[:1] == b"*" and data[2:5] == b"\r\n:":
+            words = data[5:-2].split(b"\r\n:")
+            if len(words) == data[1] - 48 and data.count(b"\n") == len(words) + 1:
+                return [int(word) for word in words]
+    return None
+
+
+class Inbox:
+    """What has come over a connection that listens, message by message, however it was cut up on its way."""
+
+    def __init__(self, channel: bytes) -> None:
+        self._data = b""
+        self._start = b"*3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n" % (len(channel), channel)
+
+    def add(self, data: bytes) -> None:
+        if not data:
+            raise RedisConnectionError("the server has closed the connection")
+        self._data += data
+
+    def take(self) -> bytes | None:
+        """What the next message brings; empty when it is but a sign of life; None when there is no whole one yet.
+
+        An error reply is raised."""
+        data = self._data
+        if not data:
+            return None
+        is_news = data.startswith(self._start)
+        try:
+            message, at = parse(data, len(self._start) if is_news else 0)
+        except Incomplete:
+            return None
+        self._data = data[at:]
+        if isinstance(message, Exception):
+            raise message
+        return message if is_news else b""
 
 
 def make_error(text: str) -> ResponseError:

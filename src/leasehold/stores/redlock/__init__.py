@@ -1,0 +1,1 @@
+"""A quorum of independent Redis nodes."""

@@ -1,0 +1,151 @@
+"""What the drivers of :mod:`leasehold.stores.redlock` share: jobs for a node, how a node does, and counting answers."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, Protocol
+
+from ... import clock
+from ...errors import StoreError, StoreUnavailable
+from ..redis.errors import translate
+from ..redis.scripts import Call
+from ..redis.store import Keys, Many
+from .store import SLOWEST, Poll, Tell
+
+REST = 0.5
+"""A node that has failed is left alone for so long: what it is asked meanwhile has failed too, at once."""
+MOST_OWED = 10_000
+_AT_ONCE = 200
+"""Calls of those that are owed, sent together."""
+
+
+class Job(NamedTuple):
+    """What one node has to do, and who is told."""
+
+    request: Call | Many | Keys
+    limit: float
+    done: Callable[[Any], None]
+    owed_until: float
+    """When it fails it is tried again until then; 0 for never."""
+    awaited_until: float
+    """Then whoever asked has gone."""
+    insists: bool
+    """It is tried even if the node rests."""
+
+
+class Node(Protocol):
+    """One Redis: its jobs are done one after the other, in the order in which they came."""
+
+    health: Health
+
+    def put(self, job: Job) -> None: ...
+
+
+class Health:
+    """How a node does, and what it owes us: calls that it did not take, and takes before anything else."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._owed: deque[Job] = deque(maxlen=MOST_OWED)
+        self._rests_until = 0.0
+        self._error: StoreError | None = None
+
+    def excuse(self, job: Job) -> StoreError | None:
+        """Why the job is not even tried: nobody waits for it any more, or the node has failed a moment ago."""
+        error: StoreError | None = None
+        if clock.now() > job.awaited_until:
+            error = StoreUnavailable(f"{self._where}: was busy with other calls for too long")
+        elif not job.insists and self.resting():
+            error = self._error
+        if error is not None:
+            self._note(job)
+        return error
+
+    def resting(self) -> bool:
+        return self._error is not None and clock.now() < self._rests_until
+
+    def failed(self, job: Job | None, error: BaseException) -> StoreError:
+        self._error = translate(error, self._where)
+        self._error.__cause__ = error
+        self._rests_until = clock.now() + REST
+        if job is not None:
+            self._note(job)
+        return self._error
+
+    def worked(self) -> None:
+        self._error = None
+
+    def owes(self) -> bool:
+        return bool(self._owed)
+
+    def debts(self) -> Iterator[Sequence[Call]]:
+        """What is owed, in pieces: each counts as paid when the next is asked for."""
+        while self._owed:
+            some = list(islice(self._owed, _AT_ONCE))
+            now = clock.now()
+            calls = [job.request for job in some if job.owed_until > now and isinstance(job.request, Call)]
+            if calls:
+                yield calls
+            for _ in some:
+                self._owed.popleft()
+
+    def _note(self, job: Job) -> None:
+        if job.owed_until:
+            self._owed.append(job)
+
+
+class Ballot:
+    """The answers to one question. ``decided`` is called once: when there are enough, or all of them."""
+
+    def __init__(self, nodes: int, enough: Callable[[dict[int, Any]], bool], decided: Callable[[], object]) -> None:
+        self._answers: dict[int, Any] = {}
+        self._nodes = nodes
+        self._enough = enough
+        self._decided = decided
+        self._mutex = threading.Lock()
+        self._open = True
+
+    def vote(self, node: int, answer: Any) -> None:
+        with self._mutex:
+            if not self._open:
+                return
+            self._answers[node] = answer
+            if len(self._answers) == self._nodes or self._enough(self._answers):
+                self._open = False
+                self._decided()
+
+    def close(self) -> dict[int, Any]:
+        with self._mutex:
+            self._open = False
+            return self._answers
+
+
+def ask(nodes: Sequence[Node], poll: Poll, left: float, decided: Callable[[], object]) -> Ballot:
+    """Put the question to all nodes.
+
+    Rest spares us the calls to a bad node. When a majority rests there is no answer without them, and it may have been
+    us who stood still: then they are asked all the same.
+    """
+    insists = sum(node.health.resting() for node in nodes) > (len(nodes) - 1) // 2
+    ballot = Ballot(len(nodes), poll.enough, decided)
+    now = clock.now()
+    owed_until = now + poll.owed if poll.owed else 0.0
+    limit, awaited_until = min(poll.patience, left), now + awaited(poll, left)
+    for number, node in enumerate(nodes):
+        node.put(Job(poll.request, limit, partial(ballot.vote, number), owed_until, awaited_until, insists))
+    return ballot
+
+
+def awaited(poll: Poll, left: float) -> float:
+    """For how many seconds the answers are waited for: a node may first have to do what it was asked before."""
+    return max(0.0, min(left, poll.patience * 2))
+
+
+def tell(nodes: Sequence[Node], message: Tell) -> None:
+    until = clock.now() + message.until
+    for node in nodes:
+        node.put(Job(message.call, SLOWEST, lambda answer: None, until, until, insists=False))

@@ -1,0 +1,141 @@
+"""The driver of :mod:`leasehold.stores.redlock` for asyncio: all nodes are asked at once, in the caller's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ... import clock
+from ...errors import StoreUnavailable
+from ...protocol import Busy, Steps, T, await_steps
+from ..redis import task_link
+from ..redis.store import Keys, Many
+from ..redis.url import Address
+from .node import REST, Health, Job, ask, awaited, tell
+from .store import SLOWEST, Poll, Tell
+from .threads import RedlockThreads
+
+
+class Node:
+    """See :class:`leasehold.stores.redlock.node.Node`. Its task lives as long as there is something to do."""
+
+    def __init__(self, address: Address) -> None:
+        self.link = task_link(address)
+        self.health = Health(address.where)
+        self.jobs: deque[Job] = deque()
+        self.task: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
+
+    def put(self, job: Job) -> None:
+        """Whoever asked may be cancelled: the job is done all the same, and before any later one."""
+        self.jobs.append(job)
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.task is None or self.task.done():
+            self.task = asyncio.ensure_future(self._work())
+
+    async def _work(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        health = self.health
+        while self.jobs:
+            job = self.jobs.popleft()
+            job.done(health.excuse(job) or await self._do(job))
+        if health.owes() and not health.resting():
+            await self._pay()
+        if health.owes():
+            self._later = asyncio.get_running_loop().call_later(REST, self._begin)
+
+    async def _do(self, job: Job) -> Any:
+        if self.health.owes() and (error := await self._pay()):
+            return self.health.failed(job, error)
+        try:
+            match job.request:
+                case Many(calls):
+                    reply: Any = await self.link.send(calls, job.limit)
+                case Keys(pattern):
+                    reply = await self.link.keys(pattern, job.limit)
+                case call:
+                    reply = (await self.link.send((call,), job.limit))[0]
+        except Exception as error:  # whatever it is: the node has not answered, and goes on with its next job
+            return self.health.failed(job, error)
+        self.health.worked()
+        return reply
+
+    async def _pay(self) -> BaseException | None:
+        try:
+            for calls in self.health.debts():
+                await self.link.send(calls, SLOWEST)
+        except Exception as error:
+            self.health.failed(None, error)
+            return error
+        return None
+
+    async def close(self) -> None:
+        if self.task is not None and not self.task.done():
+            await asyncio.wait((self.task,), timeout=1.0)
+            self.task.cancel()
+        if self._later is not None:
+            self._later.cancel()
+        await self.link.close()
+
+
+class RedlockTasks:
+    def __init__(self, nodes: Sequence[Address]) -> None:
+        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
+        self._addresses = nodes
+        self._at_exit = RedlockThreads(nodes)
+        self._nodes: list[Node] = []
+        self._closed = False
+
+    async def run(self, steps: Steps[T], limit: float) -> T:
+        ends = clock.now() + limit
+        return await await_steps(steps, lambda request: self._answer(request, ends))
+
+    async def _answer(self, request: Poll | Tell, ends: float) -> Any:
+        nodes = self._nodes or self._start()
+        if isinstance(request, Tell):
+            return tell(nodes, request)
+        left = ends - clock.now()
+        decided = asyncio.get_running_loop().create_future()
+        ballot = ask(nodes, request, left, lambda: decided.set_result(None))
+        await asyncio.wait((decided,), timeout=awaited(request, left))
+        return ballot.close()
+
+    def _start(self) -> list[Node]:
+        if self._closed:
+            raise StoreUnavailable("this Locks is closed")
+        self._nodes = [Node(address) for address in self._addresses]
+        return self._nodes
+
+    async def listen(self, attempt: str, busy: Busy | None) -> bool:
+        return False
+
+    def forget(self, attempt: str) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._closed = True
+        nodes, self._nodes = self._nodes, []
+        await asyncio.gather(*(node.close() for node in nodes))
+
+    def run_at_exit(self, steps: Steps[T], limit: float) -> T:
+        return self._at_exit.run(steps, limit)
+
+    def close_at_exit(self) -> None:
+        self._at_exit.close()
+        self.new_loop()
+
+    def new_loop(self) -> None:
+        for node in self._nodes:
+            node.link.after_fork()
+        self._nodes = []
+        self._closed = False
+
+    def after_fork(self) -> None:
+        self.new_loop()
+        self._at_exit.after_fork()

@@ -1,0 +1,142 @@
+"""The driver of :mod:`leasehold.stores.redlock` for threads: a thread and a connection per node."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ... import clock
+from ...errors import StoreUnavailable
+from ...protocol import Busy, Steps, T, run_steps
+from ..redis import thread_link
+from ..redis.store import Keys, Many
+from ..redis.url import Address
+from .node import REST, Health, Job, ask, awaited, tell
+from .store import SLOWEST, Poll, Tell
+
+
+class Node:
+    """See :class:`leasehold.stores.redlock.node.Node`."""
+
+    def __init__(self, address: Address) -> None:
+        self._link = thread_link(address)
+        self.health = Health(address.where)
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self.thread: threading.Thread | None
+        self.thread = threading.Thread(target=self._work, name="leasehold-redlock", daemon=True)
+        try:
+            self.thread.start()
+        except RuntimeError:  # there is none to be had, as when the interpreter exits: then by whoever puts a job
+            self.thread = None
+
+    def put(self, job: Job) -> None:
+        if self.thread is None:
+            job.done(self.health.excuse(job) or self._do(job))
+        else:
+            self.jobs.put(job)
+
+    def stop(self) -> None:
+        if self.thread is None:
+            self._finish()
+        else:
+            self.jobs.put(None)
+
+    def _work(self) -> None:
+        health = self.health
+        while True:
+            try:
+                job = self.jobs.get(timeout=REST if health.owes() else None)
+            except Empty:
+                self._pay()
+                continue
+            if job is None:
+                break
+            job.done(health.excuse(job) or self._do(job))
+        self._finish()
+
+    def _finish(self) -> None:
+        self._pay()
+        self._link.close()
+
+    def _do(self, job: Job) -> Any:
+        if self.health.owes() and (error := self._pay()):
+            return self.health.failed(job, error)
+        try:
+            match job.request:
+                case Many(calls):
+                    reply: Any = self._link.send(calls, job.limit)
+                case Keys(pattern):
+                    reply = self._link.keys(pattern, job.limit)
+                case call:
+                    reply = self._link.send((call,), job.limit)[0]
+        except Exception as error:  # whatever it is: the node has not answered, and goes on with its next job
+            return self.health.failed(job, error)
+        self.health.worked()
+        return reply
+
+    def _pay(self) -> BaseException | None:
+        try:
+            for calls in self.health.debts():
+                self._link.send(calls, SLOWEST)
+        except Exception as error:
+            self.health.failed(None, error)
+            return error
+        return None
+
+
+class RedlockThreads:
+    def __init__(self, nodes: Sequence[Address]) -> None:
+        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
+        self._addresses = nodes
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._nodes: list[Node] = []
+        self._closed = False
+
+    def run(self, steps: Steps[T], limit: float) -> T:
+        nodes = self._nodes or self._start()
+        ends = clock.now() + limit
+
+        def handle(request: Poll | Tell) -> Any:
+            if isinstance(request, Tell):
+                return tell(nodes, request)
+            left = ends - clock.now()
+            decided = threading.Lock()
+            decided.acquire()
+            ballot = ask(nodes, request, left, decided.release)
+            decided.acquire(timeout=awaited(request, left))
+            return ballot.close()
+
+        return run_steps(steps, handle)
+
+    def _start(self) -> list[Node]:
+        with self._mutex:
+            if self._closed:
+                raise StoreUnavailable("this Locks is closed")
+            if not self._nodes:
+                self._nodes = [Node(address) for address in self._addresses]
+            return self._nodes
+
+    def listen(self, attempt: str, busy: Busy | None) -> bool:
+        """Nobody is rung: a release frees nodes one after the other, and whoever is first wins."""
+        return False
+
+    def forget(self, attempt: str) -> None:
+        pass
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            nodes, self._nodes = self._nodes, []
+        for node in nodes:
+            node.stop()
+        for node in nodes:
+            if node.thread is not None:
+                node.thread.join(1.0)
+
+    def after_fork(self) -> None:
+        self._reset()
