@@ -81,7 +81,7 @@ def count(url: str, collection: str, results: Any) -> None:
 def main(url: str, way: str, rounds: int) -> None:
     import pymongo  # so that the children need not  # noqa: F401
 
-    import leasehold.stores.mongo_threads  # noqa: F401
+    import leasehold.stores.mongodb.threads  # noqa: F401
 
     context = multiprocessing.get_context("fork")
     for _ in range(rounds):

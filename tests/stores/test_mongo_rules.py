@@ -1,4 +1,4 @@
-"""The pipelines say what ``entry.py`` says: both are asked the same, at the same times, and must agree in all."""
+"""E5: the pipelines say what ``entry.py`` says. Both are asked the same, at the same times, and must agree in all."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import pymongo
 import pytest
 from bson.raw_bson import RawBSONDocument
 from pymongo.collection import Collection
+from pymongo.errors import AutoReconnect, OperationFailure
 
 from leasehold import entry as model
 from leasehold.entry import Entry
-from leasehold.protocol import BROKEN, GONE, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
-from leasehold.stores import mongo, mongo_link
+from leasehold.errors import StoreUnavailable
+from leasehold.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
+from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb import store as mongo
+from leasehold.stores.mongodb.calls import callees
 
 pytestmark = pytest.mark.server
 
@@ -40,7 +44,32 @@ class Bench:
         self.rings: list[tuple[str, str]] = []
 
     def run(self, steps: Any) -> Any:
+        self.store.waiters.clear()  # each asks for itself
         return run_steps(steps, self._handle)
+
+    def lose(self, steps: Any) -> None:
+        """What is asked is on its way, and whoever has asked gives up."""
+
+        def handle(request: Any) -> Any:
+            if isinstance(request, mongo.Change):
+                raise AutoReconnect("no answer")
+            return self._handle(request)
+
+        with pytest.raises(AutoReconnect):
+            run_steps(steps, handle)
+
+    def deliver(self, ask: Ask, sent: int) -> Any:
+        """A command that was sent then gets to the server now; whoever had asked knows nothing of it."""
+        now, self.sent = self.sent, sent - 1
+        try:
+            return run_steps(mongo.MongoStore().acquire(ask), self._handle)
+        finally:
+            self.sent = now
+
+    def document(self) -> Any:
+        found = self.collection.find_one()
+        assert found is not None
+        return found
 
     def _at(self, value: Any) -> Any:
         match value:
@@ -63,9 +92,9 @@ class Bench:
             case mongo.Sender():
                 self.sent += 1
                 return "s", self.sent
-            case mongo.Change(name, stages, upsert, holder):
+            case mongo.Change(name, stages, upsert, where):
                 return self.collection.find_one_and_update(
-                    self.access.filter(name, holder),
+                    self.access.filter(name, where),
                     self._at(stages),
                     projection=after,
                     upsert=upsert,
@@ -73,15 +102,15 @@ class Bench:
                 )
             case mongo.ChangeMany(changes):
                 updates = [
-                    pymongo.UpdateOne(self.access.filter(each.name, each.holder), self._at(each.stages))
+                    pymongo.UpdateOne(self.access.filter(each.name, each.where), self._at(each.stages))
                     for each in changes
                 ]
                 return self.collection.bulk_write(updates, ordered=False).modified_count
             case mongo.Find(names):
                 ids = [self.access.id(name) for name in names]
                 return self.collection.find({"_id": {"$in": ids}}, after).to_list()
-            case mongo.Ring(calls):
-                self.rings.extend(calls)
+            case mongo.Ring(call):
+                self.rings.extend((session, attempt) for session, attempt, _ in callees(call))
                 return None
         raise TypeError(request)
 
@@ -167,9 +196,8 @@ def test_the_pipelines_do_what_the_entry_does(bench: Bench, seed: int) -> None:
                 assert isinstance(reply, Grant)
                 assert reply.token == expected.token
                 tokens[attempt] = reply.token
-                if expected.taken_from is not None:
-                    assert reply.taken_from is not None
-                    assert reply.taken_from.owner == expected.taken_from.owner
+                gone, expected_gone = reply.taken_from, expected.taken_from
+                assert (gone and gone.owner) == (expected_gone and expected_gone.owner)
             elif isinstance(expected, Busy):
                 assert isinstance(reply, Busy)
                 assert reply.place == expected.place
@@ -239,6 +267,7 @@ def test_a_refused_acquire_writes_nothing(bench: Bench) -> None:
 def test_a_command_that_arrives_after_its_abandon_takes_nothing(bench: Bench) -> None:
     for queue in (False, True):
         ask = Ask("n", f"late-{queue}", "o", "lock", None, 30 * SECOND, queue=queue)
+        bench.lose(bench.store.acquire(ask))
         bench.sent = 10
         assert bench.run(bench.store.abandon("n", ask.attempt)) is False
         bench.sent = 5  # it was sent before, and was stuck somewhere
@@ -252,6 +281,190 @@ def test_a_command_that_arrives_after_its_abandon_takes_nothing(bench: Bench) ->
     document = bench.collection.find_one()
     assert document is not None
     assert document["abandoned"] == []
+
+
+# A command that is stuck while a later one of the same attempt is answered.
+
+
+def stuck(bench: Bench, queue: bool = True) -> tuple[Ask, int]:
+    """An ask of which the first command is on its way, and when that was sent."""
+    ask = Ask("n", "stuck", "o", "lock", None, 30 * SECOND, queue=queue)
+    bench.lose(bench.store.acquire(ask))
+    return ask, bench.sent
+
+
+def check_that_it_takes_nothing(bench: Bench, ask: Ask, sent: int) -> None:
+    assert isinstance(bench.deliver(ask, sent), Busy)
+    found = bench.document()
+    assert (found["holders"], found["queue"]) == ([], [])
+
+
+def test_a_command_that_arrives_after_its_attempt_was_released_takes_nothing(bench: Bench) -> None:
+    ask, sent = stuck(bench)
+    grant = bench.run(bench.store.acquire(ask))
+    bench.now += timedelta(seconds=5)
+    assert bench.run(bench.store.release("n", ask.attempt, grant.token, None)) is True
+    bench.now += timedelta(seconds=59)
+    check_that_it_takes_nothing(bench, ask, sent)
+    assert isinstance(bench.run(bench.store.acquire(ask._replace(attempt="other"))), Grant)
+    assert bench.store._unanswered == set()
+
+
+def test_a_command_that_arrives_after_its_attempt_has_waited_in_vain_takes_nothing(bench: Bench) -> None:
+    holder = Ask("n", "holder", "o", "lock", None, 30 * SECOND)
+    grant = bench.run(bench.store.acquire(holder))
+    ask, sent = stuck(bench)
+    assert isinstance(bench.run(bench.store.acquire(ask)), Busy)
+    assert bench.run(bench.store.abandon("n", ask.attempt)) is True
+    assert bench.run(bench.store.release("n", "holder", grant.token, None)) is True
+    bench.now += timedelta(seconds=5)
+    check_that_it_takes_nothing(bench, ask, sent)
+
+
+def test_a_command_that_arrives_after_its_lease_was_lost_takes_nothing(bench: Bench) -> None:
+    """There is no holder to release: another has found it expired, and has gone too."""
+    ask, sent = stuck(bench)
+    grant = bench.run(bench.store.acquire(ask))
+    bench.now += timedelta(seconds=31)
+    theirs = bench.run(bench.store.acquire(ask._replace(attempt="other")))
+    assert bench.run(bench.store.release("n", "other", theirs.token, None)) is True
+    assert bench.run(bench.store.release("n", ask.attempt, grant.token, None)) is False
+    check_that_it_takes_nothing(bench, ask, sent)
+
+
+def test_a_release_whose_answer_got_lost_is_repeated_with_its_note(bench: Bench) -> None:
+    ask, sent = stuck(bench)
+    grant = bench.run(bench.store.acquire(ask))
+    bench.lose(bench.store.release("n", ask.attempt, grant.token, None))
+    assert bench.run(bench.store.release("n", ask.attempt, grant.token, None)) is True
+    check_that_it_takes_nothing(bench, ask, sent)
+
+
+def test_a_refusal_answers_its_own_command_alone(bench: Bench) -> None:
+    ask, sent = stuck(bench)
+    refused = bench.store.acquire(ask)
+    next(refused)
+    with pytest.raises(OperationFailure):
+        refused.throw(OperationFailure("no"))
+    bench.run(bench.store.abandon("n", ask.attempt))
+    bench.now += timedelta(seconds=5)
+    check_that_it_takes_nothing(bench, ask, sent)
+
+
+def test_a_lease_that_was_given_back_and_is_asked_for_again_is_had(bench: Bench) -> None:
+    """As of one that was broken before its acquire knew of it: the same attempt goes on."""
+    ask, _ = stuck(bench)
+    grant = bench.run(bench.store.acquire(ask))
+    assert bench.run(bench.store.release("n", ask.attempt, grant.token, None)) is True
+    assert isinstance(bench.run(bench.store.acquire(ask)), Grant)
+
+
+def test_a_release_of_which_nothing_can_arrive_leaves_no_note(bench: Bench) -> None:
+    ask = Ask("n", "a", "o", "lock", None, 30 * SECOND)
+    grant = bench.run(bench.store.acquire(ask))
+    sent = []
+    run_steps(bench.store.release("n", "a", grant.token, None), lambda each: sent.append(each) or bench._handle(each))
+    assert sent == [
+        mongo.Change(
+            "n",
+            mongo.with_ask({"attempt": "a", "token": grant.token}, mongo.pipelines.RELEASE),
+            where=mongo._held_by({"attempt": "a", "token": grant.token}),
+        )
+    ]
+    assert bench.document()["abandoned"] == []
+
+
+# Renewals that cross.
+
+
+def test_a_lease_that_another_call_has_renewed_meanwhile_is_not_gone(bench: Bench) -> None:
+    """The keeper renews two of which one is broken, and looks; in between, the holder of the other renews it itself."""
+    mine, broken = (bench.run(bench.store.acquire(Ask(n, "a", "o", "lock", None, 30 * SECOND))) for n in ("n", "m"))
+    assert bench.run(bench.store.interrupt("m", False))
+    batch = [Renewal("n", "a", mine.token, 30 * SECOND), Renewal("m", "a", broken.token, 30 * SECOND)]
+
+    def handle(request: Any) -> Any:
+        if isinstance(request, mongo.Find):
+            assert bench.run(bench.store.renew(batch[:1])) == [RENEWED]
+        return bench._handle(request)
+
+    unknown, lost = run_steps(bench.store.renew(batch), handle)
+    assert isinstance(unknown, StoreUnavailable)
+    assert "'n'" in str(unknown)
+    assert lost == BROKEN
+    assert bench.run(bench.store.renew(batch)) == [RENEWED, BROKEN]
+
+
+# Who is told to have let it expire.
+
+
+def test_an_old_lapse_is_not_told_again(bench: Bench) -> None:
+    """B finds that X let it expire, and C, who is next, gets it and gives it back: B has it from C."""
+    x, b, c = (Ask("n", each, f"owner-{each}", "lock", None, 30 * SECOND, queue=True) for each in "xbc")
+    bench.run(bench.store.acquire(x._replace(ttl=SECOND)))
+    assert bench.run(bench.store.acquire(c)).place == 0
+    bench.now += timedelta(seconds=2)
+    assert bench.run(bench.store.acquire(b)).place == 0
+    grant = bench.run(bench.store.acquire(c))
+    assert grant.taken_from is None  # it was b's command that found out
+    assert bench.run(bench.store.release("n", "c", grant.token, None)) is True
+    assert bench.run(bench.store.acquire(b)).taken_from is None
+
+
+def test_who_lets_it_expire_is_told_to_whoever_finds_out(bench: Bench) -> None:
+    x, b = (Ask("n", each, f"owner-{each}", "lock", None, SECOND) for each in "xb")
+    bench.run(bench.store.acquire(x))
+    bench.now += timedelta(seconds=3)
+    taken_from = bench.run(bench.store.acquire(b)).taken_from
+    assert (taken_from.owner, taken_from.expires_in) == ("owner-x", pytest.approx(-2, abs=0.01))
+
+
+@pytest.mark.parametrize("asks", ["another", "itself"])
+def test_who_never_came_for_its_grant_has_let_nothing_expire(bench: Bench, asks: str) -> None:
+    x, c = (Ask("n", each, f"owner-{each}", "lock", None, 30 * SECOND, queue=True) for each in "xc")
+    grant = bench.run(bench.store.acquire(x))
+    assert bench.run(bench.store.acquire(c)).place == 0
+    assert bench.run(bench.store.release("n", "x", grant.token, None)) is True  # and c has it, for a first term
+    bench.now += timedelta(seconds=1)
+    late = bench.run(bench.store.acquire(c if asks == "itself" else c._replace(attempt="b")))
+    assert isinstance(late, Grant)
+    assert late.taken_from is None
+
+
+def test_nobody_takes_over_from_itself(bench: Bench) -> None:
+    """The answer came so late that it is asked for anew."""
+    ask = Ask("n", "a", "o", "lock", None, SECOND)
+    first = bench.run(bench.store.acquire(ask))
+    bench.now += timedelta(seconds=2)
+    again = bench.run(bench.store.acquire(ask))
+    assert again.token > first.token
+    assert again.taken_from is None
+
+
+def test_no_abandon_is_forgotten_because_there_are_many(bench: Bench) -> None:
+    asks = [Ask("n", f"late-{number}", "o", "lock", None, 30 * SECOND) for number in range(50)]
+    for ask in asks:
+        bench.lose(bench.store.acquire(ask))
+    bench.sent = 1000
+    for ask in asks:
+        assert bench.run(bench.store.abandon("n", ask.attempt)) is False
+    bench.sent = 0
+    for ask in asks:
+        assert isinstance(bench.run(bench.store.acquire(ask)), Busy)
+
+
+def test_an_abandon_after_which_nothing_can_arrive_is_not_remembered(bench: Bench) -> None:
+    """Such as of one who has waited in vain: there may be a great many of them."""
+    bench.run(bench.store.acquire(Ask("n", "holder", "o", "lock", None, 30 * SECOND)))
+    for number in range(5):
+        ask = Ask("n", f"a-{number}", "o", "lock", None, 30 * SECOND, queue=True)
+        assert isinstance(bench.run(bench.store.acquire(ask)), Busy)
+        assert bench.run(bench.store.abandon("n", ask.attempt)) is True
+        bench.now += timedelta(milliseconds=1)
+    bench.run(bench.store.abandon("n", "another"))
+    document = bench.collection.find_one()
+    assert document is not None
+    assert len(document["abandoned"]) == 1
 
 
 def test_the_record_is_kept_a_day_and_purged_within_two(bench: Bench) -> None:  # A3, E7
@@ -269,8 +482,8 @@ def test_the_record_is_kept_a_day_and_purged_within_two(bench: Bench) -> None:  
     assert document["purge"] - bench.now > timedelta(days=366, hours=23)
 
 
-def test_tokens_go_on_after_release_and_purge(bench: Bench) -> None:  # E7, the very sequence of the document
-    """A takes and releases; the document's release deletes the record, and B would get token 1 again."""
+def test_tokens_go_on_after_release_and_purge(bench: Bench) -> None:  # E7
+    """A takes and releases. If that deleted the record and its counter, B would get token 1 again."""
     seen = []
     for attempt in ("process-a", "process-b", "process-c"):
         grant = bench.run(bench.store.acquire(Ask("n", attempt, "o", "lock", None, 30 * SECOND)))

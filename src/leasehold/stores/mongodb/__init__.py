@@ -1,0 +1,1 @@
+"""MongoDB: ``store.py`` says what is asked, ``pipelines.py`` how a record changes, ``calls.py`` who is called."""

@@ -1,0 +1,420 @@
+"""What an operator runs on a MongoDB store: ``init`` makes everything there is to make, ``doctor`` looks at it.
+
+Neither is needed: a user with the rights to do so makes the same at first use. After ``init`` the rights to find,
+insert, update and remove are enough.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pymongo
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from ...findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
+from ...policy import DEFAULT_TTL, FALLBACK, FIRST_TERM, safety_margin
+from . import calls as mongo_calls
+from .link import (
+    CALLS_SIZE,
+    FORBIDDEN,
+    INDEX,
+    NO_CALL,
+    SHARD_BY_ID,
+    Access,
+    link_from_client,
+    link_from_url,
+    translate,
+)
+from .stages import FORMAT
+
+LEGACY = ("system_locks", "distributed.locks")
+"""Where documents A and E keep their locks by default."""
+OLD = "locks of old"
+LIMIT = 30.0
+OLDEST = (4, 4)
+SKEW, USUAL_SKEW = safety_margin(FIRST_TERM, None), safety_margin(DEFAULT_TTL, None)
+"""Seconds by which the clocks of a replica set's members may differ: the margin of a lease that has come by push, until
+its first renewal, and of any other with the usual ttl."""
+SAMPLES = 5
+NEEDED = ("find", "insert", "update", "remove")
+
+_LEGACY = {
+    "$or": [
+        {"lockName": {"$type": "string"}, "instanceId": {"$exists": True}},  # A
+        {"lockId": {"$exists": True}, "expiresAt": {"$exists": True}},  # E
+    ]
+}
+_SHOWN = {"now": "$$NOW", **dict.fromkeys(("lockName", "instanceId", "lockId", "expiresAt"), 1)}
+
+
+def init(
+    target: object, *, from_legacy: bool = False, dry_run: bool = False, legacy: Sequence[str] = ()
+) -> list[Finding]:
+    """Make the collections and the index; with ``from_legacy`` first see off the records of the locks of old.
+
+    Those are looked for in ``LEGACY`` and in the collections named in ``legacy``. Everything is looked at before
+    anything is changed: it refuses (a finding of level ERROR) while a lock of old is held, since old and new code do
+    not exclude each other. Running it again, or on two machines at once, does no harm. ``dry_run`` changes nothing.
+    """
+    with _open(target) as access:
+        names = set(access.database.list_collection_names())
+        old = list(dict.fromkeys((*LEGACY, *legacy))) if from_legacy else []
+        found = [*_missing(legacy, names), *_old_locks(access, old, names), *_clashing(access, names)]
+        if not _refused(found):
+            found += _see_off(access, [name for name in old if name in names], dry_run)
+        return found if _refused(found) else [*found, *_make(access, names, dry_run)]
+
+
+def doctor(target: object) -> list[Finding]:
+    """Look at the store as it is for this user. Changes nothing."""
+    with _open(target) as access:
+        hello = access.client.admin.command("hello")
+        return [
+            _version(access),
+            *_topology(access, hello),
+            *_rights(access),
+            *_indexes(access),
+            _push(access),
+            *_records(access),
+            *_still_old(access),
+        ]
+
+
+def _refused(findings: Sequence[Finding]) -> bool:
+    return any(finding.level == ERROR for finding in findings)
+
+
+@contextmanager
+def _open(target: object) -> Iterator[Access]:
+    link = (link_from_url(target, "") if isinstance(target, str) else link_from_client(target, "")).for_threads()
+    client: Any = link.client or MongoClient(link.url, appname="leasehold")
+    try:
+        with pymongo.timeout(LIMIT):
+            yield Access(link, client)
+    except PyMongoError as error:
+        raise translate(error, link.where) from error
+    finally:
+        if link.client is None:
+            client.close()
+
+
+# init.
+
+
+def _clashing(access: Access, names: Collection[str]) -> Iterator[Finding]:
+    """What leases cannot live with."""
+    if access.leases.name in names:
+        found = [*_indexes(access), *(_shard_key(access) if access.sharded else ())]
+        yield from (finding for finding in found if finding.level == ERROR)
+    foreign = access.calls.name in names and not access.calls.options().get("capped")
+    if foreign and access.calls.find_one(NO_CALL, {"_id": 1}) is not None:
+        message = f"{access.calls.name} has documents that are not leasehold's, and would have to be capped"
+        yield Finding(ERROR, "collections", message, "let leasehold have another name: ?collection=")
+
+
+def _make(access: Access, names: Collection[str], dry_run: bool) -> Iterator[Finding]:
+    level = TO_DO if dry_run else DONE
+    where = access.link.where
+    if access.leases.name not in names:
+        if not dry_run:
+            _unless_exists(lambda: access.database.create_collection(access.leases.name, check_exists=False))
+        yield Finding(level, "collections", f"{where} made")
+    if access.leases.name not in names or INDEX not in access.leases.index_information():
+        if not dry_run:
+            access.leases.create_index("purge", name=INDEX, expireAfterSeconds=0)
+        yield Finding(level, "collections", f"TTL index {INDEX} on `purge` made")
+    if access.calls.name not in names:
+        if not dry_run:
+            _unless_exists(
+                lambda: access.database.create_collection(
+                    access.calls.name, capped=True, size=CALLS_SIZE, check_exists=False
+                )
+            )
+        yield Finding(level, "collections", f"capped collection {access.calls.name} made")
+    elif not access.calls.options().get("capped"):
+        if not dry_run:
+            access.database.command("convertToCapped", access.calls.name, size=CALLS_SIZE)
+        yield Finding(level, "collections", f"collection {access.calls.name} capped")
+    if not dry_run and access.calls.find_one({}) is None:
+        access.calls.insert_one({"to": []})  # without a document no cursor can wait at the end
+    yield Finding(OK, "collections", f"{where} is ready" if not dry_run else f"{where} would be ready")
+
+
+def _unless_exists(make: Any) -> None:
+    try:
+        make()
+    except OperationFailure as error:
+        if error.code != 48:  # another machine was faster
+            raise
+
+
+def _missing(legacy: Sequence[str], names: Collection[str]) -> Iterator[Finding]:
+    for name in legacy:
+        if name not in names:
+            yield Finding(WARNING, OLD, f"there is no collection {name}")
+
+
+def _old_locks(access: Access, old: Sequence[str], names: Collection[str]) -> Iterator[Finding]:
+    """Duplicates, and what is held."""
+    if access.leases.name in old:
+        message = f"{access.link.where} is where the locks of old are"
+        yield Finding(ERROR, OLD, message, "let leasehold have a collection of its own: leave ?collection= out")
+    for collection in old:
+        by_name: dict[str, list[Mapping[str, Any]]] = {}
+        if collection in names:
+            for record in access.database[collection].find(_LEGACY, _SHOWN).sort("_id"):
+                by_name.setdefault(str(record.get("lockName", record["_id"])), []).append(record)
+        for name, records in by_name.items():
+            if len(records) > 1:
+                holders = ", ".join(_holder(record) for record in records)
+                message = (
+                    f"{collection}: {len(records)} records of {name!r} ({holders}): more than one may have held it"
+                )
+                yield Finding(WARNING, OLD, message)
+            yield from (_held(collection, name, record) for record in records if _is_live(record))
+
+
+def _held(collection: str, name: str, record: Mapping[str, Any]) -> Finding:
+    return Finding(
+        ERROR,
+        OLD,
+        f"{collection}: {name!r} is held by {_holder(record)} until {_until(record)}",
+        "stop all instances of the old code, let them release it or wait until then, and run this again",
+    )
+
+
+def _see_off(access: Access, old: Sequence[str], dry_run: bool) -> Iterator[Finding]:
+    """Remove what has expired. What old code takes meanwhile is not removed, and then it refuses after all."""
+    now = access.client.admin.command("hello")["localTime"]  # MongoDB 4.4 knows no $$NOW where it deletes
+    gone = {"$and": [_LEGACY, {"expiresAt": {"$type": "date", "$lte": now}}]}
+    for name in old:
+        collection = access.database[name]
+        expired = collection.count_documents(gone) if dry_run else collection.delete_many(gone).deleted_count
+        if expired:
+            yield Finding(TO_DO if dry_run else DONE, OLD, f"{name}: {expired} expired records removed")
+        for record in collection.find(_LEGACY, _SHOWN):
+            if _is_live(record):
+                yield _held(name, str(record.get("lockName", record["_id"])), record)
+
+
+def _is_live(record: Mapping[str, Any]) -> bool:
+    """What has no date of expiry is held until somebody says otherwise."""
+    expires = record.get("expiresAt")
+    return not isinstance(expires, type(record["now"])) or expires > record["now"]
+
+
+def _holder(record: Mapping[str, Any]) -> str:
+    return str(record.get("instanceId", record.get("lockId")))
+
+
+def _until(record: Mapping[str, Any]) -> str:
+    expires = record.get("expiresAt")
+    return f"{expires.isoformat()}Z" if isinstance(expires, type(record["now"])) else "somebody removes it"
+
+
+# doctor.
+
+
+def _version(access: Access) -> Finding:
+    version = access.client.server_info()["version"]
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        return Finding(ERROR, "version", f"MongoDB {version} is too old", "use MongoDB 4.4 or newer")
+    return Finding(OK, "version", f"MongoDB {version}")
+
+
+def _topology(access: Access, hello: Mapping[str, Any]) -> Iterator[Finding]:
+    if hello.get("msg") == "isdbgrid":
+        yield Finding(OK, "deployment", "sharded cluster: time is the routers' (mongos), so keep their clocks in step")
+        yield from _shard_key(access)
+    elif "setName" not in hello:
+        yield Finding(
+            WARNING,
+            "deployment",
+            "standalone server: leases are as durable as its disk, and nobody takes over when it is gone",
+            "a replica set of three members",
+        )
+    else:
+        yield Finding(OK, "deployment", f"replica set {hello['setName']} of {len(hello.get('hosts', []))} members")
+        if hello.get("arbiters"):
+            yield Finding(
+                WARNING,
+                "deployment",
+                "the replica set has an arbiter: with one member away no majority may be left to acknowledge a lease",
+                "replace the arbiter by a member that bears data",
+            )
+        yield from _clocks(hello)
+
+
+def _shard_key(access: Access) -> Iterator[Finding]:
+    """By another key, documents of one `_id` could be on several shards: two leases of one name."""
+    this = {"_id": access.leases.full_name, "dropped": {"$ne": True}}
+    try:
+        found = access.client["config"]["collections"].find_one(this, {"key": 1})
+    except OperationFailure as error:
+        if error.code != FORBIDDEN:
+            raise
+        message = "this user may not see by which key the leases are sharded"
+        yield Finding(WARNING, "deployment", message, "run doctor as another, or see that it is `_id`")
+        return
+    if found is not None and list(found["key"]) != ["_id"]:
+        key = ", ".join(found["key"])
+        yield Finding(ERROR, "deployment", f"{access.link.where} is sharded by {key}, not by `_id`", SHARD_BY_ID)
+
+
+def _clocks(hello: Mapping[str, Any]) -> Iterator[Finding]:
+    """A lease that outlives an election is judged by another member's clock."""
+    offsets = []
+    for host in hello.get("hosts", []):
+        try:
+            with MongoClient[Any](f"mongodb://{host}", directConnection=True, serverSelectionTimeoutMS=2000) as client:
+                client.admin.command("ping")
+                offsets.append(min(_offset(client) for _ in range(SAMPLES))[1])
+        except PyMongoError:
+            yield Finding(
+                WARNING, "clock", f"the clock of member {host} cannot be read without credentials or TLS options"
+            )
+    if len(offsets) > 1:
+        yield apart(max(offsets) - min(offsets))
+
+
+def apart(seconds: float) -> Finding:
+    """What it means that the clocks are so far apart."""
+    if seconds <= SKEW:
+        return Finding(OK, "clock", f"the members' clocks are within {seconds:.3f} s of each other")
+    which = f"that has just come by push ({SKEW:g} s)"
+    if seconds > USUAL_SKEW:
+        which += f", and of any with a ttl of {DEFAULT_TTL:g} s ({USUAL_SKEW:g} s)"
+    return Finding(
+        WARNING,
+        "clock",
+        f"the members' clocks are {seconds:.2f} s apart: more than the margin of a lease {which}, so that two may hold "
+        "it for an instant after an election",
+        f"run NTP on them, or give locks a `drift` of {math.ceil(seconds * 50) / 100:.2f} or more",
+    )
+
+
+def _offset(client: Any) -> tuple[float, float]:
+    """How long it took to ask a member for its time, and how far that is from ours."""
+    before = _now()
+    told = client.admin.command("hello")["localTime"].timestamp()
+    after = _now()
+    return after - before, told - (before + after) / 2
+
+
+def _now() -> float:
+    from datetime import UTC, datetime
+
+    return datetime.now(UTC).replace(tzinfo=None).timestamp()  # as the driver tells dates
+
+
+def _rights(access: Access) -> Iterator[Finding]:
+    missing = _missing_rights(access, access.leases.name, NEEDED)
+    if missing is None:
+        return
+    if missing:
+        yield Finding(
+            ERROR,
+            "privileges",
+            f"this user may not {', '.join(missing)} on {access.link.where}",
+            "grant find, insert, update and remove on it",
+        )
+    else:
+        yield Finding(OK, "privileges", "this user has the rights that leases need")
+
+
+def _missing_rights(access: Access, collection: str, needed: Sequence[str]) -> list[str] | None:
+    """Which of these rights on a collection this user lacks. None: nobody has logged in, and so all may do all."""
+    told = access.client.admin.command("connectionStatus", showPrivileges=True)["authInfo"]
+    if not told["authenticatedUsers"]:
+        return None
+    allowed: set[str] = set()
+    for privilege in told["authenticatedUserPrivileges"]:
+        resource = privilege["resource"]
+        if resource.get("anyResource") or (
+            resource.get("db") in ("", access.database.name) and resource.get("collection") in ("", collection)
+        ):
+            allowed.update(privilege["actions"])
+    return [action for action in needed if action not in allowed]
+
+
+def _indexes(access: Access) -> Iterator[Finding]:
+    try:
+        indexes = access.leases.index_information()
+    except OperationFailure as error:
+        if error.code != FORBIDDEN:
+            raise
+        yield Finding(
+            WARNING, "indexes", "this user may not see the indexes", "run doctor as another, or grant listIndexes"
+        )
+        return
+    for name, index in indexes.items():
+        if index.get("unique"):
+            fields = ", ".join(field for field, _ in index["key"])
+            yield Finding(ERROR, "indexes", f"unique index {name} on {fields} refuses leasehold's records", "drop it")
+        if name == "_id_" and index.get("collation"):
+            yield Finding(
+                ERROR,
+                "indexes",
+                "the collection has a collation, by which different names are the same",
+                "let leasehold have a collection without one",
+            )
+    if indexes and INDEX not in indexes:
+        yield Finding(
+            WARNING, "indexes", f"there is no TTL index {INDEX}: records of names no longer used stay", "leasehold init"
+        )
+
+
+def _push(access: Access) -> Finding:
+    advice = "leasehold init, and the right to find and insert on it; or changeStream on the leases of a replica set"
+    why = []
+    for way in mongo_calls.ways(access):
+        try:
+            with mongo_calls.open_cursor(access, way, "doctor") as cursor:
+                if cursor.alive and way == mongo_calls.CALLS and _missing_rights(access, access.calls.name, ["insert"]):
+                    message = f"this user hears calls, but may not insert into {access.calls.name}: after its releases "
+                    message += f"waiters find out by themselves, up to {FALLBACK:g} s later"
+                    return Finding(WARNING, "push", message, f"grant insert on {access.calls.name}")
+                if cursor.alive:
+                    return Finding(OK, "push", f"waiters are called ({way}): no polling")
+            why.append(f"there is no {access.calls.name}, or nothing in it")
+        except OperationFailure as error:
+            if error.code == mongo_calls.NOT_CAPPED:
+                why.append(f"{access.calls.name} is not capped")
+            elif error.code == FORBIDDEN:
+                why.append(f"this user may not read it by {way}")
+            elif error.code not in mongo_calls.REFUSALS:
+                raise
+    return Finding(WARNING, "push", f"waiters poll: {', '.join(why) or 'push=none'}", advice)
+
+
+def _records(access: Access) -> Iterator[Finding]:
+    if access.leases.find_one({"format": {"$gt": FORMAT}}, {"_id": 1}) is not None:
+        yield Finding(
+            ERROR,
+            "records",
+            f"there are records of a newer format than this leasehold knows ({FORMAT})",
+            "upgrade this leasehold",
+        )
+
+
+def _still_old(access: Access) -> Iterator[Finding]:
+    for name in LEGACY:
+        try:
+            live = [
+                record
+                for record in access.database[name].find(_LEGACY, {"now": "$$NOW", "expiresAt": 1})
+                if _is_live(record)
+            ]
+        except OperationFailure:
+            continue  # not ours to see
+        if live:
+            yield Finding(
+                WARNING,
+                OLD,
+                f"{name}: {len(live)} locks of old code are held, which do not exclude leasehold's",
+                "stop the old code, then leasehold init --from-legacy",
+            )

@@ -1,0 +1,100 @@
+"""What a document of the MongoDB store says: who holds a name, how one stands that waits, what became of a renewal.
+
+:mod:`leasehold.stores.mongo` has its shape. ``now`` in it is the server's time when it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from ...errors import StoreNotReady, StoreUnavailable
+from ...policy import FIRST_TERM
+from ...protocol import BROKEN, GONE, RENEWED, Ask, Busy, Holding
+from .requests import Document
+from .stages import FORMAT, GRANTED, HELD, INTERRUPTED
+from .waiting import grace
+
+
+def ms(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MS
+
+
+_EPOCH, _MS = datetime(1970, 1, 1), timedelta(milliseconds=1)
+
+
+def taken_from(document: Document, attempt: str, sent: int) -> Document | None:
+    """The last holder that had let it expire, as the command found that was sent then: what an earlier one found is no
+    news. Who was granted it and never came is no holder, and nobody takes over from itself."""
+    lapsed = document.get("lapsed")
+    if lapsed is None or lapsed.get("found_by") != sent:
+        return None
+    used = [one for one in lapsed["holders"] if one["state"] != GRANTED]
+    return used[-1] if used and used[-1]["attempt"] != attempt else None
+
+
+def has_lapsed(document: Document, attempt: str, token: int) -> bool:
+    """Whether this holder was the last to let it expire, or one of them."""
+    lapsed = document.get("lapsed") or {"holders": ()}
+    return any((one["attempt"], one["token"]) == (attempt, token) for one in lapsed["holders"])
+
+
+def outcome(name: str, found: tuple[Document, datetime] | None, mark: str) -> str | StoreUnavailable:
+    """What became of the renewal that was to leave this mark."""
+    if found is None or found[0]["expires"] <= found[1]:
+        return GONE
+    holder = found[0]
+    if holder["state"] == INTERRUPTED:
+        return BROKEN
+    if holder.get("mark") == mark:
+        return RENEWED
+    # Another renewal has come between this one and the look at what became of it.
+    return StoreUnavailable(f"{name!r} is held, but whether this renewal has succeeded is not known")
+
+
+def standing(ask: Ask, document: Document | None) -> Busy | None:
+    """How one stands that waits; None when it has to ask: it may be its turn, or it clears away what has expired."""
+    if document is None or document.get("format", FORMAT) > FORMAT:
+        return None
+    holders, queue = document["holders"], document["queue"]
+    alive = [waiter for waiter in queue if waiter["expires"] > document["now"]]
+    reply = busy(ask, {**document, "queue": alive})
+    expired = len(alive) < len(queue) or any(holder["expires"] <= document["now"] for holder in holders)
+    if reply.place is None or (reply.place == 0 and (expired or not holders)):
+        return None
+    return reply
+
+
+def busy(ask: Ask, document: Document) -> Busy:
+    now = document["now"]
+    first = min(document["holders"], key=lambda holder: holder["expires"], default=None)
+    holder = None if first is None else holding(ask.name, first, now, len(document["queue"]))
+    place = next((at for at, waiter in enumerate(document["queue"]) if waiter["attempt"] == ask.attempt), None)
+    wait = None if first is None or holder is None else holder.expires_in + _grace(first)
+    # The clock is cut to the ms: it was not later than this.
+    return Busy(holder, place, wait, now=(ms(now) + 1) * 1000)
+
+
+def _grace(holder: Document) -> float:
+    """For one that has renewed its term, and so is likely to do it again."""
+    renewed = holder["expires"] - holder["acquired"] > timedelta(milliseconds=holder["ttl"], seconds=FIRST_TERM)
+    return grace(holder["ttl"] / 1000) if renewed and holder["state"] == HELD else 0.0
+
+
+def holdings(document: Document) -> Iterator[Holding]:
+    check_format(document)
+    for holder in document["holders"]:
+        yield holding(document["_id"]["name"], holder, document["now"], len(document["queue"]))
+
+
+def holding(name: str, one: Document, now: datetime, waiters: int) -> Holding:
+    age, left = (now - one["acquired"]).total_seconds(), (one["expires"] - now).total_seconds()
+    return Holding(name, one["attempt"], one["owner"], one["kind"], one["data"], int(one["token"]), age, left, waiters)
+
+
+def check_format(document: Document) -> None:
+    if document.get("format", FORMAT) > FORMAT:
+        raise StoreNotReady(
+            f"the record of {document['_id']['name']!r} has format {document['format']}, and this leasehold knows "
+            f"{FORMAT}: it was written by a newer one; upgrade this one"
+        )

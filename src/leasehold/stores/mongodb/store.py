@@ -1,0 +1,352 @@
+"""``mongodb://…/database?collection=…``: a standalone server, a replica set, or a cluster sharded by ``_id``.
+
+Stored shape, one document per name (``mongo_pipelines`` has the rules)::
+
+    {_id: {ns, name}, format, token, shape, limit,
+     holders: [{attempt, owner, kind, data, session, weight, ttl, rest, token, acquired, expires, state}],
+     queue:   [{attempt, owner, kind, data, session, weight, ttl, rest, expires, state}],
+     lapsed: {found_by, holders: who let it expire last}, abandoned: [{attempt, sent, found, expires}], note, purge,
+     call: "<ms> <session>/<attempt>/<token> …": whom the last change that called anybody has called, and when}
+
+A document with a note has no ``purge``, so that the TTL index leaves it alone. Durations are milliseconds, times are
+dates of the server's clock. ``mongo_calls`` has how a call reaches its waiter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pymongo.errors import OperationFailure
+
+from ... import clock
+from ...errors import StoreNotReady, StoreUnavailable
+from ...policy import FALLBACK
+from ...protocol import (
+    RENEWED,
+    Ask,
+    Busy,
+    Grant,
+    Holding,
+    Mismatch,
+    Missing,
+    Opened,
+    Renewal,
+    Reply,
+    Steps,
+    TaskDriver,
+    ThreadDriver,
+)
+from ..waiting import UNDER_WAY, Wake, looked
+from . import pipelines, records
+from .link import Link, link_from_client, link_from_url
+from .pipelines import with_ask
+from .requests import Change, ChangeMany, Document, Find, FindPage, Ring, Sender, Tidy
+from .stages import FORMAT, INTERRUPTED, RESTING
+from .waiting import CLOCK_AGE, KEPT, Waiter, Waiters
+
+RACES = 50
+"""How often an upsert may lose against another of the same name, which can happen once or twice, until it is odd."""
+
+
+def open_url(url: str, namespace: str) -> Opened:
+    return _open(link_from_url(url, namespace))
+
+
+def open_client(client: object, namespace: str) -> Opened:
+    """The user's own MongoClient, AsyncMongoClient, Database or Collection of either."""
+    return _open(link_from_client(client, namespace))
+
+
+def _open(link: Link) -> Opened:
+    store = MongoStore()
+
+    def threads() -> ThreadDriver:
+        from .threads import MongoThreads
+
+        return MongoThreads(link.for_threads(), store.waiters)
+
+    def tasks() -> TaskDriver:
+        from .tasks import MongoTasks
+
+        return MongoTasks(link.for_tasks(), store.waiters)
+
+    return Opened(store, threads, tasks)
+
+
+class MongoStore:
+    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+
+    scheme = "mongodb"
+    fair = True
+    lacks: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        self.waiters = Waiters()
+        self._unanswered: set[str] = set()  # attempts of which a command may yet arrive, until they end
+
+    def acquire(self, ask: Ask) -> Steps[Reply]:
+        waiter = self.waiters.get(ask.attempt)
+        return self._claim(ask, waiter) if waiter is not None and waiter.rung else self._acquire(ask, waiter)
+
+    def _claim(self, ask: Ask, waiter: Waiter) -> Steps[Reply]:
+        """It was called, and what it was granted lapses soon: under a name of its own, for its lane."""
+        return (yield from self._acquire(ask, waiter))
+
+    def _acquire(self, ask: Ask, waiter: Waiter | None) -> Steps[Reply]:
+        if ask.heir is not None:
+            return (yield from self._until_answered(ask.attempt, self._inherit(ask, ask.heir)))
+        if waiter is not None and (known := (yield from looked(waiter, self._look(waiter)))) is not None:
+            return known
+        sent = clock.now()
+        reply = yield from self._until_answered(ask.attempt, self._ask(ask))
+        if isinstance(reply, Busy) and reply.place is not None:
+            self.waiters[ask.attempt] = Waiter(ask, reply, sent)
+        else:
+            self.waiters.pop(ask.attempt, None)
+        return reply
+
+    def _until_answered(self, attempt: str, steps: Steps[Reply]) -> Steps[Reply]:
+        # That a later command was answered says nothing of an earlier one, which may be stuck on another connection.
+        stuck = attempt in self._unanswered
+        self._unanswered.add(attempt)
+        try:
+            reply = yield from steps
+        except (OperationFailure, StoreNotReady):  # an answer too
+            if not stuck:
+                self._unanswered.discard(attempt)
+            raise
+        if not stuck:
+            self._unanswered.discard(attempt)
+        return reply
+
+    def _ask(self, ask: Ask) -> Steps[Reply]:
+        session, sent = yield Sender()
+        document = yield from _upsert(ask.name, with_ask(_ask(ask, session, sent), pipelines.ACQUIRE))
+        gone = records.taken_from(document, ask.attempt, sent)
+        yield from _ring(document)
+        for holder in document["holders"]:
+            if holder["attempt"] == ask.attempt and holder["state"] != INTERRUPTED:
+                queued = len(document["queue"])
+                taken_from = None if gone is None else records.holding(ask.name, gone, document["now"], queued)
+                return Grant(int(holder["token"]), None, taken_from)
+        if (document["shape"], document["limit"]) != (ask.shape, ask.limit):
+            return Mismatch(document["shape"], document["limit"])
+        return records.busy(ask, document)
+
+    def _look(self, waiter: Waiter) -> Steps[Busy | None]:
+        """How the name stands, if there is no need to ask for this one alone."""
+        look = self.waiters.begin_look()
+        if look is None:
+            return waiter.answer(UNDER_WAY) if self.waiters.look_is_under_way() else None
+        try:
+            known = waiter.answer()
+            if known is None and len(waiters := self.waiters.asleep()) > 1:
+                yield from self._look_for(waiters, waiter)
+                known = waiter.answer()
+        finally:
+            look.release()
+        return known
+
+    def _look_for(self, waiters: Sequence[Waiter], looker: Waiter) -> Steps[None]:
+        """Keep the places of all of them. If not all have one still, or a holder may expire soon: see who."""
+        sent = clock.now()
+        oldest = sent - min(waiter.kept for waiter in waiters)
+        horizon = min(waiter.horizon for waiter in waiters)
+        if oldest > (FALLBACK / 2 if horizon > FALLBACK else KEPT):
+            kept = False
+            if horizon:
+                kept = (yield ChangeMany([_keep_place(waiter, waiter.horizon) for waiter in waiters])) == len(waiters)
+                if kept and sent - min(waiter.told for waiter in waiters) < CLOCK_AGE:
+                    for waiter in waiters:
+                        waiter.keep(sent)
+                    return
+            if not kept:
+                yield ChangeMany([_keep_place(waiter) for waiter in waiters])
+            for waiter in waiters:
+                waiter.kept = sent
+        sent = clock.now()
+        documents = {found["_id"]["name"]: found for found in (yield Find(sorted({one.ask.name for one in waiters})))}
+        for waiter in waiters:
+            reply = records.standing(waiter.ask, documents.get(waiter.ask.name))
+            if reply is None:
+                waiter.rung = True
+            else:
+                waiter.tell(reply, sent)
+            if waiter is not looker and (waiter.rung or (waiter.reply.place == 0 and waiter.expires < waiter.due)):
+                waiter.due = 0.0
+                yield Wake(waiter.ask.attempt)
+
+    def _inherit(self, ask: Ask, heir: tuple[str, int]) -> Steps[Reply]:
+        session, sent = yield Sender()
+        arguments = {**_ask(ask, session, sent), "heir": {"attempt": heir[0], "token": heir[1]}}
+        document = yield from _change(Change(ask.name, with_ask(arguments, pipelines.INHERIT)))
+        if document is None:
+            return Missing()
+        yield from _ring(document)
+        mine = next((one for one in document["holders"] if one["attempt"] == ask.attempt), None)
+        return Missing() if mine is None or mine["state"] == INTERRUPTED else Grant(int(mine["token"]))
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+        mark = os.urandom(8).hex()
+        changes = []
+        for each in batch:
+            ask = {"attempt": each.attempt, "token": each.token, "ttl": _term(each.ttl), "mark": mark}
+            holder = {"attempt": each.attempt, "token": each.token}
+            changes.append(Change(each.name, with_ask(ask, pipelines.RENEW), where=_held_by(holder)))
+        if (yield ChangeMany(changes)) == len(batch):
+            return [RENEWED] * len(batch)
+        documents: Sequence[Document] = yield Find(sorted({each.name for each in batch}))
+        held = {
+            (document["_id"]["name"], holder["attempt"], holder["token"]): (holder, document["now"])
+            for document in documents
+            if document.get("format", FORMAT) <= FORMAT  # a newer leasehold has it: ours no longer, the others are
+            for holder in document["holders"]
+        }
+        return [records.outcome(each.name, held.get((each.name, each.attempt, each.token)), mark) for each in batch]
+
+    def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
+        ask = {"attempt": attempt, "token": token}
+        stages = with_ask(ask, pipelines.RELEASE)
+        stuck = attempt in self._unanswered
+        if stuck:
+            _, sent = yield Sender()
+            stages = with_ask({**ask, **_note(sent)}, pipelines.RELEASE_AND_NOTE)
+        document = yield from _change(Change(name, stages, where=_held_by(ask)))
+        if document is None:
+            if stuck:  # it is another's or nobody's, until what is stuck takes it
+                yield from self.abandon(name, attempt)
+            return False
+        self._unanswered.discard(attempt)
+        yield from _ring(document)
+        return not records.has_lapsed(document, attempt, token)
+
+    def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        self.waiters.pop(attempt, None)
+        stuck = attempt in self._unanswered
+        _, sent = yield Sender()
+        document = yield from _upsert(name, with_ask({"attempt": attempt, **_note(sent, stuck)}, pipelines.ABANDON))
+        self._unanswered.discard(attempt)
+        yield from _ring(document)
+        return bool(document["abandoned"][-1]["found"])
+
+    def interrupt(self, name: str, force: bool) -> Steps[bool]:
+        document = yield from _change(Change(name, with_ask({}, pipelines.INTERRUPT)))
+        if document is None:
+            return False
+        yield from _ring(document)
+        held = [one for one in document["holders"] if one["state"] != RESTING or force]
+        if force and held:
+            evicted = yield from _change(Change(name, with_ask({}, pipelines.EVICT)))
+            if evicted is not None:
+                yield from _ring(evicted)
+        return bool(held)
+
+    def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
+        documents: Sequence[Document] = yield FindPage(prefix, after, count)
+        found = [holding for document in documents for holding in records.holdings(document)]
+        return found, documents[-1]["_id"]["name"] if len(documents) == count else None
+
+    def inspect(self, name: str) -> Steps[Sequence[Holding]]:
+        documents: Sequence[Document] = yield Find([name])
+        return [holding for document in documents for holding in records.holdings(document) if holding.expires_in > 0]
+
+    def read_note(self, name: str) -> Steps[str | None]:
+        for document in (yield Find([name], settled=True)):
+            records.check_format(document)
+            text: str | None = document.get("note")
+            return text
+        return None
+
+    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
+        holder = {"attempt": attempt, "token": token}
+        stages = with_ask({**holder, "text": text}, pipelines.WRITE_NOTE)
+        document = yield from _change(Change(name, stages, where=_held_by(holder)))
+        if document is None:
+            return False
+        mine = next(one for one in document["holders"] if (one["attempt"], one["token"]) == (attempt, token))
+        return bool(mine["expires"] > document["now"] and mine["state"] != INTERRUPTED)
+
+    def tidy(self) -> Steps[None]:
+        yield Tidy()
+
+
+def _change(change: Change) -> Steps[Document | None]:
+    """The document after a change. None: there is none that it is for.
+
+    When the answer got lost and pymongo has retried the command, the server answers from its log: with the document
+    as the change left it, but without ``now``, which is to be computed. A later time does as well."""
+    document: Document | None = yield change
+    if document is not None and "now" in document:
+        return document
+    for found in (yield Find([change.name])):
+        if document is not None:
+            return {**document, "now": found["now"], "retried": True}
+        records.check_format(found)
+    return None
+
+
+def _upsert(name: str, stages: Sequence[Document]) -> Steps[Document]:
+    """Change the document of a name, which is made if need be. Of several that make it at once, one does."""
+    for _ in range(RACES):
+        document = yield from _change(Change(name, stages, upsert=True))
+        if document is not None:
+            return document
+    raise StoreNotReady(
+        f"the record of {name!r} can be neither changed nor made: the collection has another idea of which names are "
+        "the same, such as a collation; let leasehold have a collection of its own"
+    )
+
+
+def _held_by(holder: Document) -> Document:
+    return {"holders": {"$elemMatch": holder}}
+
+
+def _keep_place(waiter: Waiter, horizon: float = 0.0) -> Change:
+    """In the queue; only if no holder of the name expires in the next ``horizon`` seconds."""
+    mine = {"attempt": waiter.ask.attempt}
+    where: dict[str, Any] = {"queue": {"$elemMatch": mine}}
+    if horizon:
+        where["$expr"] = pipelines.all_later(int(horizon * 1000))
+    return Change(waiter.ask.name, with_ask(mine, pipelines.KEEP_PLACE), where=where)
+
+
+def _ask(ask: Ask, session: str, sent: int) -> dict[str, Any]:
+    permit = {
+        "attempt": ask.attempt,
+        "owner": ask.owner,
+        "kind": ask.kind,
+        "data": ask.data,
+        "session": session,
+        "weight": ask.weight,
+        "ttl": _term(ask.ttl),
+        "rest": -(-ask.rest // 1000),
+    }
+    return {
+        "attempt": ask.attempt,
+        "sent": sent,
+        "ttl": permit["ttl"],
+        "shape": ask.shape,
+        "limit": ask.limit,
+        "fair": ask.fair,
+        "queue": ask.queue,
+        "permit": permit,
+    }
+
+
+def _note(sent: int, stuck: bool = True) -> dict[str, Any]:
+    """For how long it is remembered that the attempt has ended: a command of it that was sent before takes nothing."""
+    return {"sent": sent, "keep": pipelines.ABANDONED_MS if stuck else 1}
+
+
+def _term(microseconds: int) -> int:
+    """A term in ms: rounded up, and one more, because the server's time is cut to the ms and so up to one behind."""
+    return -(-microseconds // 1000) + 1
+
+
+def _ring(document: Document) -> Steps[None]:
+    """Call whom this change has called (or another one in the same millisecond: that does no harm)."""
+    call = document.get("call")
+    if call is not None and ("retried" in document or call.startswith(f"{records.ms(document['now'])} ")):
+        yield Ring(call)

@@ -1,0 +1,177 @@
+"""The MongoDB store's driver for asyncio: pymongo's AsyncMongoClient, and a task that waits for calls."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from inspect import getgeneratorlocals
+from typing import Any
+
+import pymongo
+from pymongo import AsyncMongoClient
+from pymongo.errors import DuplicateKeyError, PyMongoError
+
+from ... import clock
+from ...errors import StoreUnavailable
+from ...protocol import Ask, Busy, Steps, T, await_steps
+from ..waiting import Wake
+from .calls import Listener, Pause
+from .lanes import Lane
+from .link import CLOSING, Link, is_race, translate
+from .requests import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
+from .threads import MongoThreads
+from .waiting import Waiters
+
+_left_behind: list[Any] = []
+"""Clients of a parent process or of a closed loop: neither used nor closed nor collected here."""
+
+
+async def _take_turn(lane: Lane, limit: float) -> None:
+    if not lane.turns.locked():
+        await lane.turns.acquire()  # at once
+        return
+    try:
+        async with asyncio.timeout(limit):
+            await lane.turns.acquire()
+    except TimeoutError:
+        raise lane.no_turn(limit) from None
+
+
+def _name_of(steps: Steps[Any]) -> str | None:
+    """The one name that an operation of the store is about, told by its arguments.
+
+    None for a listing, and for renewals: a lease that has ended is not renewed, however late or early one comes."""
+    told = getgeneratorlocals(steps)
+    ask = told.get("ask")
+    name = ask.name if isinstance(ask, Ask) else told.get("name")
+    return name if isinstance(name, str) else None
+
+
+class MongoTasks(Listener):
+    client = AsyncMongoClient
+    semaphore = asyncio.Semaphore
+
+    def __init__(self, link: Link, waiters: Waiters | None = None) -> None:
+        super().__init__(link, waiters)
+        self._at_exit: MongoThreads | None = None
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._cancelled: dict[asyncio.Task[Any], str | None] = {}  # under way, and what each is about
+        self._listener: asyncio.Task[None] | None = None
+
+    async def run(self, steps: Steps[T], limit: float) -> T:
+        """In a task and a context of its own: cancelling the caller does not tear the connection, and a
+        pymongo.timeout() around the caller's code is not about our calls."""
+        if self._cancelled and (before := self._cancelled_of(_name_of(steps))):
+            # What was asked for first happens first, also if nobody waits for it any more. Other names need not care.
+            began = clock.now()
+            _, pending = await asyncio.wait(before, timeout=limit)
+            limit -= clock.now() - began
+            if pending or limit <= 0:
+                raise StoreUnavailable(f"{self._link.where}: no answer to what was asked before")
+        lane = self._lane(steps)
+        if lane is not None:
+            await _take_turn(lane, limit)
+        task = asyncio.get_running_loop().create_task(self._run(steps, limit), context=Context())
+        if lane is not None:
+            task.add_done_callback(lambda task: lane.done(not task.cancelled() and task.exception() is None))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                self._cancelled[task] = _name_of(steps)
+                task.add_done_callback(self._cancelled_done)
+            raise
+
+    def _cancelled_of(self, name: str | None) -> list[asyncio.Task[Any]]:
+        return [task for task, about in self._cancelled.items() if about == name is not None]
+
+    def _cancelled_done(self, task: asyncio.Task[Any]) -> None:
+        self._cancelled.pop(task, None)
+        if not task.cancelled():
+            task.exception()  # nobody asks for it any more
+
+    async def _run(self, steps: Steps[T], limit: float) -> T:
+        try:
+            with pymongo.timeout(limit):
+                return await await_steps(steps, self._handle)
+        except PyMongoError as error:
+            raise translate(error, self._link.where) from error
+
+    async def _handle(self, request: Any) -> Any:
+        access = self._open()
+        match request:
+            case Sender():
+                return self.session, clock.now_us()
+            case Change(name, stages, upsert, where):
+                try:
+                    return await access.change(name, stages, upsert, where)
+                except DuplicateKeyError as error:
+                    if is_race(error):
+                        return None
+                    raise
+            case ChangeMany(changes):
+                return (await access.change_many(changes)).modified_count
+            case Find(names, settled):
+                return await access.find(names, settled)
+            case FindPage(prefix, after, most):
+                return await access.find_page(prefix, after, most)
+            case Wake(attempt):
+                return self.on_ring(attempt)
+            case Ring(call):
+                return await await_steps(self._pass_on(call), self._act)
+            case Tidy():
+                return await await_steps(self._tidy(), self._act)
+        raise TypeError(request)
+
+    async def _act(self, request: Any) -> Any:
+        return await (asyncio.sleep(request.seconds) if isinstance(request, Pause) else request(self._open()))
+
+    # Calls.
+
+    async def listen(self, attempt: str, busy: Busy | None) -> bool:
+        """Have the listener started; True once its cursor was open when this attempt last asked."""
+        if self._refused:
+            return False
+        self._listening.add(attempt)
+        if self._listener is None and not self._stopped:
+            hear = await_steps(self._hear(), self._act)
+            self._listener = asyncio.get_running_loop().create_task(hear, context=Context())
+        return self._hears(attempt)
+
+    # The end.
+
+    async def close(self) -> None:
+        self._stopped = True
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.cancel()
+            await asyncio.wait({listener}, timeout=1.0)
+        if self._cancelled:
+            await asyncio.wait(self._cancelled, timeout=1.0)
+        if self._access is not None and self._link.client is None:
+            with pymongo.timeout(CLOSING):
+                await self._access.client.close()
+
+    def new_loop(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        if self._access is not None and self._link.client is None:
+            _left_behind.append(self._access.client)
+        self._reset()
+
+    def run_at_exit(self, steps: Steps[T], limit: float) -> T:
+        if self._link.url is None:
+            raise StoreUnavailable(f"{self._link.where}: its AsyncMongoClient cannot be used without its event loop")
+        if self._at_exit is None:
+            self._at_exit = MongoThreads(self._link)
+        try:
+            return self._at_exit.run(steps, limit)
+        except RuntimeError as error:  # no threads any more, and so no connections
+            raise StoreUnavailable(f"{self._link.where}: {error}") from error
+
+    def close_at_exit(self) -> None:
+        if self._at_exit is not None:
+            self._at_exit.close()

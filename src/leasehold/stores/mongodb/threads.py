@@ -1,0 +1,131 @@
+"""The MongoDB store's driver for threads: pymongo's MongoClient, and a thread that waits for calls."""
+
+from __future__ import annotations
+
+import threading
+from contextvars import Context
+from typing import Any
+
+import pymongo
+from pymongo import MongoClient
+from pymongo.errors import DuplicateKeyError, PyMongoError
+
+from ... import clock
+from ...protocol import Busy, Steps, T, run_steps
+from ..waiting import Wake
+from .calls import Listener, Pause
+from .link import CLOSING, is_race, translate
+from .requests import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
+
+_inherited: list[Any] = []
+"""Clients of a parent process: neither used nor closed nor collected here."""
+
+
+class MongoThreads(Listener):
+    client = MongoClient
+    semaphore = threading.Semaphore
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._listener: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def run(self, steps: Steps[T], limit: float) -> T:
+        # In a context of its own: a pymongo.timeout() around the caller's code is not about our calls.
+        return Context().run(self._run, steps, limit)
+
+    def _run(self, steps: Steps[T], limit: float) -> T:
+        lane = self._lane(steps)
+        if lane is None:
+            return self._send(steps, limit)
+        if not lane.turns.acquire(timeout=limit):
+            raise lane.no_turn(limit)
+        answered = False
+        try:
+            result = self._send(steps, limit)
+            answered = True
+        finally:
+            lane.done(answered)
+        return result
+
+    def _send(self, steps: Steps[T], limit: float) -> T:
+        try:
+            with pymongo.timeout(limit):
+                return run_steps(steps, self._handle)
+        except PyMongoError as error:
+            raise translate(error, self._link.where) from error
+
+    def _handle(self, request: Any) -> Any:
+        access = self._open()
+        match request:
+            case Sender():
+                return self.session, clock.now_us()
+            case Change(name, stages, upsert, where):
+                try:
+                    return access.change(name, stages, upsert, where)
+                except DuplicateKeyError as error:
+                    if is_race(error):
+                        return None
+                    raise
+            case ChangeMany(changes):
+                return access.change_many(changes).modified_count
+            case Find(names, settled):
+                return access.find(names, settled)
+            case FindPage(prefix, after, most):
+                return access.find_page(prefix, after, most)
+            case Wake(attempt):
+                return self.on_ring(attempt)
+            case Ring(call):
+                return run_steps(self._pass_on(call), self._act)
+            case Tidy():
+                return run_steps(self._tidy(), self._act)
+        raise TypeError(request)
+
+    def _act(self, request: Any) -> Any:
+        return self._stop.wait(request.seconds) if isinstance(request, Pause) else request(self._open())
+
+    # Calls.
+
+    def listen(self, attempt: str, busy: Busy | None) -> bool:
+        """Have the listener started; True once its cursor was open when this attempt last asked."""
+        if self._refused:
+            return False
+        self._listening.add(attempt)
+        if self._listener is None:
+            with self._mutex:
+                if self._listener is None and not self._stopped:
+                    # Known before it runs: whoever sees that it is up may look for it.
+                    self._listener = threading.Thread(
+                        target=run_steps, args=(self._hear(), self._act), name="leasehold-mongodb", daemon=True
+                    )
+                    try:
+                        self._listener.start()
+                    except RuntimeError:  # no threads are to be had: another time
+                        self._listener = None
+        return self._hears(attempt)
+
+    # The end.
+
+    def close(self) -> None:
+        self._stopped = True
+        self._stop.set()
+        with self._mutex:
+            listener, self._listener = self._listener, None
+        if listener is not None and listener is not threading.current_thread():
+            Context().run(self._end_listening)
+            listener.join(1.0)
+        if self._access is not None and self._link.client is None:  # the listener may just have made it
+            with pymongo.timeout(CLOSING):
+                self._access.client.close()
+
+    def _end_listening(self) -> None:
+        try:
+            with pymongo.timeout(1.0):
+                run_steps(self._interrupt(), self._act)
+        except PyMongoError:
+            pass
+
+    def after_fork(self) -> None:
+        if self._access is not None and self._link.client is None:
+            _inherited.append(self._access.client)
+        self._reset()

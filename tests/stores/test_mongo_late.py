@@ -1,0 +1,222 @@
+"""Commands of MongoDB that nobody waits for any more: in which order they happen, and whom they hold up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from mongo_databases import own_url
+
+import leasehold
+from leasehold import aio
+from leasehold.protocol import SECOND, Ask, Renewal
+from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb import store as mongo
+from leasehold.stores.mongodb.tasks import MongoTasks, _name_of
+
+HUNG = 0.05
+"""How long to wait for what does not come."""
+
+
+class Stuck:
+    """A driver whose commands are answered when the test says so, and what was asked of it, in order."""
+
+    def __init__(self) -> None:
+        self.driver = MongoTasks(mongo_link.link_from_url("mongodb://localhost", ""))
+        self.driver._handle = self._handle  # type: ignore[method-assign]
+        self.answer: dict[str, asyncio.Event] = {}
+        self.told: list[str] = []
+
+    async def _handle(self, request: str) -> None:
+        await self.answer.setdefault(request, asyncio.Event()).wait()
+
+    def _steps(self, name: str, what: str) -> Any:
+        self.told.append(f"{what} begins")
+        yield what
+        self.told.append(f"{what} ends")
+
+    def _renew(self, batch: list[str]) -> Any:
+        yield batch[0]
+
+    def run(self, name: str, what: str, limit: float = 60.0) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self.driver.run(self._steps(name, what), limit))
+
+    def renew(self, what: str) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self.driver.run(self._renew([what]), 60.0))
+
+    def let(self, what: str) -> None:
+        """Have it answered, now or when it is asked."""
+        self.answer.setdefault(what, asyncio.Event()).set()
+
+    async def cancel(self, name: str, what: str) -> None:
+        """Ask, and cancel that when it is under way."""
+        task = self.run(name, what)
+        while what not in self.answer:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+async def stuck() -> AsyncIterator[Stuck]:
+    stuck = Stuck()
+    yield stuck
+    for event in stuck.answer.values():
+        event.set()
+    await stuck.driver.close()
+
+
+async def test_what_was_cancelled_happens_before_what_is_asked_for_later(stuck: Stuck) -> None:
+    await stuck.cancel("x", "acquire")
+    abandon = stuck.run("x", "abandon")
+    stuck.let("abandon")
+    await asyncio.wait({abandon}, timeout=HUNG)
+    stuck.let("acquire")
+    await abandon
+    assert stuck.told == ["acquire begins", "acquire ends", "abandon begins", "abandon ends"]
+
+
+async def test_what_is_asked_after_a_cancelled_call_keeps_its_own_limit(stuck: Stuck) -> None:
+    """It waits for the call before it; that wait and its own are not to be added up."""
+    await stuck.cancel("x", "first")
+    with pytest.raises(leasehold.StoreUnavailable, match="asked before"):
+        await stuck.run("x", "second", 0.2)
+    assert stuck.told == ["first begins"]  # nothing overtakes it
+    stuck.let("first")
+    stuck.let("third")
+    await stuck.run("x", "third")
+
+
+async def test_a_cancelled_call_that_hangs_holds_up_no_other_name(stuck: Stuck) -> None:
+    await stuck.cancel("x", "acquire")
+    stuck.let("another")
+    await asyncio.wait_for(stuck.run("y", "another"), 20)
+    stuck.let("renewal")
+    await asyncio.wait_for(stuck.renew("renewal"), 20)
+    assert stuck.told == ["acquire begins", "another begins", "another ends"]
+
+
+async def test_what_is_cancelled_while_another_waits_is_no_failure(stuck: Stuck) -> None:
+    """Clients that come and go: the one that waits has to do with what came before it alone."""
+    for what in ("release", "later"):
+        stuck.let(what)
+    await stuck.cancel("x", "acquire")
+    release = stuck.run("x", "release")
+    await asyncio.wait({release}, timeout=HUNG)
+    await stuck.cancel("y", "theirs")
+    cancelled = stuck.run("x", "theirs too")  # of the same name, and never sent
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    stuck.let("acquire")
+    await asyncio.wait_for(release, 20)
+    await asyncio.wait_for(stuck.run("x", "later"), 20)
+    assert "theirs too begins" not in stuck.told
+
+
+def test_what_an_operation_is_about_is_known() -> None:
+    """By its arguments: before it has begun, and when it is under way."""
+    store = mongo.MongoStore()
+    ask = Ask("x", "a", "o", "lock", None, SECOND)
+    about: dict[str | None, list[Any]] = {
+        "x": [
+            store.acquire(ask),
+            store._claim(ask, None),  # type: ignore[arg-type]
+            store.acquire(ask._replace(heir=("b", 1))),
+            store.release("x", "a", 1, None),
+            store.abandon("x", "a"),
+            store.interrupt("x", True),
+            store.inspect("x"),
+            store.read_note("x"),
+            store.write_note("x", "a", 1, "text"),
+        ],
+        None: [store.renew([Renewal("x", "a", 1, SECOND)]), store.scan("x", "", 5), store.tidy()],
+    }
+    for name, each in about.items():
+        for steps in each:
+            assert _name_of(steps) == name, steps
+            next(steps)
+            assert _name_of(steps) == name, steps
+            steps.close()
+
+
+# With a server.
+
+
+@pytest.fixture
+def url(mongodb_server: Any) -> Iterator[str]:
+    yield from own_url(mongodb_server)
+
+
+def hang(locks: aio.Locks, name: str) -> tuple[asyncio.Event, Callable[[], None]]:
+    """The first change of this name gets stuck on its way: the event tells when it is sent, the function lets it go."""
+    driver: Any = locks._core.driver
+    handle = driver._handle
+    sent, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handling(request: Any) -> Any:
+        if isinstance(request, mongo.Change) and request.name == name and not sent.is_set():
+            sent.set()
+            await go_on.wait()
+        return await handle(request)
+
+    driver._handle = handling
+    return sent, go_on.set
+
+
+@pytest.mark.server
+async def test_one_cancelled_call_that_hangs_costs_nobody_a_lease(url: str) -> None:
+    events: list[Any] = []
+    async with aio.connect(url, ttl=60) as locks:
+        locks.on_event(events.append)
+        held = await locks.lock("job").acquire()
+        sent, go_on = hang(locks, "stuck")
+        task = asyncio.ensure_future(locks.lock("stuck").acquire())
+        await sent.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with asyncio.timeout(20):
+            await held.renew()
+            async with locks.lock("another") as other:
+                await other.renew()
+            assert await locks.inspect("job") is not None
+            assert await held.release()
+            again = await locks.lock("job").try_acquire()
+            assert again is not None
+            await again.release()
+        go_on()
+        async with asyncio.timeout(20):
+            while (lease := await locks.lock("stuck").try_acquire()) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await lease.release()
+    assert not {event.type for event in events} & {"lost", "renewal_failed", "release_failed", "unavailable"}
+
+
+@pytest.mark.server
+async def test_clients_that_come_and_go_do_not_make_the_store_unavailable(url: str) -> None:
+    """Each is cancelled somewhere on its way; what the others ask is answered all the same."""
+    events: list[Any] = []
+    async with aio.connect(url, ttl=60) as locks:
+        locks.on_event(events.append)
+
+        async def client(number: int) -> None:
+            for step in range(1, 60):
+                task = asyncio.ensure_future(locks.lock(f"client-{number}").acquire(timeout=60))
+                for _ in range(step % 20):
+                    await asyncio.sleep(0)
+                task.cancel()
+                try:
+                    await (await task).release()
+                except asyncio.CancelledError:
+                    pass
+
+        async def job() -> None:
+            for _ in range(30):
+                async with locks.lock("job") as lease:
+                    await lease.renew()
+
+        await asyncio.gather(job(), *(client(number) for number in range(8)))
+    assert not {event.type for event in events} & {"lost", "renewal_failed", "release_failed", "unavailable"}
