@@ -1,9 +1,9 @@
 """Engines of SQLAlchemy that a test makes, and closes itself: leasehold never does."""
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any
+
+from leasehold.testing import StoreUnderTest
 
 
 class Engines:
@@ -17,12 +17,16 @@ class Engines:
 
     def close(self) -> None:
         for engine in self._made:
-            if hasattr(engine, "sync_engine"):
-                asyncio.run(_dispose(engine))
-            else:
+            if not hasattr(engine, "sync_engine"):
                 engine.dispose()
 
 
-async def _dispose(engine: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # its loop is closed, which some drivers mind
-        await engine.dispose()
+class WithEngines(StoreUnderTest):
+    def connect(self, side: str, **options: Any) -> Any:
+        """An engine of asyncio is closed after its Locks, in its loop: the garbage collector would find the sockets of
+        one that is closed later, in whichever test runs by then, where they are an error."""
+        locks = super().connect(side, **options)
+        if side == "asyncio" and self.client is not None:
+            source = locks._core.driver.source
+            source.close = source._engine.dispose
+        return locks

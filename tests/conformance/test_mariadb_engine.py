@@ -1,4 +1,4 @@
-"""The MySQL store keeps the contract through a user's own engine, with SERIALIZABLE isolation and a pool of one."""
+"""The MySQL store passes the conformance suite through your own engine, at SERIALIZABLE and with a pool of one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,15 +10,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
 
-from .sql_engines import Engines
+from .sql_engines import Engines, WithEngines
 from .sql_probes import MySQLProbe
 
-pytestmark = [
-    pytest.mark.server,
-    pytest.mark.slow,
-    # The engine is the test's, its loop is gone when the test can close it, and aiomysql minds that.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 SERIALIZABLE = {"init_command": "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"}
 
 
@@ -31,13 +26,16 @@ def store(mariadb_server: Any) -> Iterator[StoreUnderTest]:
         lambda: create_async_engine(f"mysql+aiomysql://{where}", **one),
     )
     probe = MySQLProbe(mariadb_server.port)
-    yield StoreUnderTest(
+    yield WithEngines(
         "mariadb engine",
         mariadb_server.url,
         probe,
+        ttl=1.0,
+        slack=0.6,
         client=engines.make,
         count_files=False,
         wipe=probe.wipe,
         age=probe.age,
+        joint=True,
     )
     engines.close()

@@ -1,4 +1,4 @@
-"""The MySQL store keeps the contract, on MySQL."""
+"""The MySQL store passes the conformance suite, on MySQL."""
 
 from typing import Any
 
@@ -15,4 +15,6 @@ pytestmark = pytest.mark.server
 @pytest.fixture
 def store(mysql_server: Any) -> StoreUnderTest:
     probe = MySQLProbe(mysql_server.port)
-    return StoreUnderTest("mysql", mysql_server.url, probe, ttl=1.0, slack=0.6, wipe=probe.wipe, age=probe.age)
+    return StoreUnderTest(
+        "mysql", mysql_server.url, probe, ttl=1.0, slack=0.6, wipe=probe.wipe, age=probe.age, joint=True
+    )

@@ -1,4 +1,4 @@
-"""The PostgreSQL store keeps the contract."""
+"""The PostgreSQL store passes the conformance suite."""
 
 from typing import Any
 
@@ -15,4 +15,4 @@ pytestmark = pytest.mark.server
 @pytest.fixture
 def store(postgresql_server: Any) -> StoreUnderTest:
     probe = PostgreSQLProbe(postgresql_server.url)
-    return StoreUnderTest("postgresql", postgresql_server.url, probe, wipe=probe.wipe, age=probe.age)
+    return StoreUnderTest("postgresql", postgresql_server.url, probe, wipe=probe.wipe, age=probe.age, joint=True)

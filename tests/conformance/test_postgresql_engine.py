@@ -1,4 +1,4 @@
-"""The PostgreSQL store keeps the contract through a user's engine, with SERIALIZABLE isolation and a pool of one."""
+"""The PostgreSQL store passes the conformance suite through your own engine, at SERIALIZABLE and with a pool of one."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
 
-from .sql_engines import Engines
+from .sql_engines import Engines, WithEngines
 from .sql_probes import PostgreSQLProbe
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -26,7 +26,7 @@ def store(postgresql_server: Any) -> Iterator[StoreUnderTest]:
     )
     probe = PostgreSQLProbe(postgresql_server.url)
     # Other processes open the URL.
-    yield StoreUnderTest(
+    yield WithEngines(
         "postgresql engine",
         postgresql_server.url,
         probe,
@@ -34,5 +34,6 @@ def store(postgresql_server: Any) -> Iterator[StoreUnderTest]:
         count_files=False,
         wipe=probe.wipe,
         age=probe.age,
+        joint=True,
     )
     engines.close()

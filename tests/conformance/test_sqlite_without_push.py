@@ -16,4 +16,6 @@ pytestmark = pytest.mark.slow
 def store(tmp_path: Path) -> StoreUnderTest:
     path = tmp_path / "leases.db"
     (tmp_path / "leases.db-wake").write_text("where the FIFOs would be")
-    return StoreUnderTest("sqlite without push", f"sqlite:///{path}", SqliteProbe(path), push=False, rounds=100)
+    return StoreUnderTest(
+        "sqlite without push", f"sqlite:///{path}", SqliteProbe(path), push=False, rounds=100, joint=True
+    )

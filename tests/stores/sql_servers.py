@@ -1,12 +1,23 @@
 """What the tests of the SQL stores know about each server beyond its URL."""
 
+import os
 import socket
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pymysql
+import pytest
 
+from leasehold.protocol import Ask
+from leasehold.stores.mysql import tasks as mysql_tasks
+from leasehold.stores.mysql import threads as mysql_threads
+from leasehold.stores.postgresql import tasks as postgresql_tasks
+from leasehold.stores.postgresql import threads as postgresql_threads
+from leasehold.testing.handles import eventually
 from servers.mysql import MariaDB, MySQL
 from servers.postgresql import PostgreSQL
 
@@ -33,6 +44,10 @@ class Database:
         return pymysql.connect(**{**place, "autocommit": True, **options})
 
     def sql(self, statement: str, *values: Any) -> list[Any]:
+        return self.sql_with(statement, values)
+
+    def sql_with(self, statement: str, values: Any) -> list[Any]:
+        """With values by place or by name."""
         connection = self.connect()
         try:
             cursor = connection.cursor()
@@ -47,9 +62,66 @@ class Database:
         secret = f":{password}" if password else ""
         return f"{self.kind}://{user}{secret}@127.0.0.1:{port or self.port}/{name}"
 
+    def reload(self, done: Callable[[], Any]) -> None:
+        """Have PostgreSQL read its settings; back when ``done``, asked by new connections, says that it has."""
+        self.sql("SELECT pg_reload_conf()")
+        eventually(done)
+
+    def add_ann(self) -> None:
+        """A user who has a password, and is asked for it."""
+        if not self.is_postgresql:
+            self.sql("CREATE USER ann IDENTIFIED BY 'right'")
+            return
+        self.sql("CREATE ROLE ann LOGIN PASSWORD 'right'")
+        rules = self.server.data / "pg_hba.conf"
+        rules.write_text("host all ann 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n")
+
+        def asked() -> bool:
+            try:
+                psycopg.connect(self.as_user("ann", "wrong")).close()
+            except psycopg.OperationalError:
+                return True
+            return False
+
+        self.reload(asked)
+
     def at(self, port: int) -> str:
         """The URL by way of a proxy."""
         return self.url.replace(f":{self.port}/", f":{port}/")
+
+
+def ask(name: str, **more: Any) -> Ask:
+    """Of a new attempt."""
+    return Ask(name, os.urandom(8).hex(), "ann", "lock", None, 60_000_000, **more)
+
+
+def before(kind: type, steps: Any, act: Callable[[], Any]) -> Any:
+    """The steps of a store; ``act`` is called whenever they are about to ask for something of that kind."""
+    answer = None
+    while True:
+        try:
+            request = steps.send(answer)
+        except StopIteration as end:
+            return end.value
+        if isinstance(request, kind):
+            act()
+        answer = yield request
+
+
+def at_rest(locks: Any) -> None:
+    """Until the keeper, which the first lease has started, has tidied up and sleeps: it sends nothing more by itself.
+
+    To be called after the first lease, and before others come."""
+    eventually(lambda: locks._core.soonest == float("inf"))
+
+
+def at_once(count: int, work: Callable[[], Any]) -> None:
+    """Do it in so many threads, until all are done."""
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class Counter:
@@ -92,3 +164,42 @@ class Counter:
 
     def close(self) -> None:
         self._listener.close()
+
+
+def python(code: str, *args: object, **more: Any) -> subprocess.Popen[str]:
+    """A child that runs ``code`` with ``args`` in sys.argv; it prints a line when it is ready."""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **more)
+
+
+HOLD = """
+import sys, leasehold
+locks = leasehold.connect(sys.argv[1], namespace=sys.argv[2], ttl=float(sys.argv[4]))
+lease = locks.lock(sys.argv[3]).acquire()
+print(lease.token, flush=True)
+sys.stdin.readline()
+lease.release()
+locks.close()
+"""
+
+
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is sent from now on, by any connection of any driver of ours."""
+    sent: list[str] = []
+    for tasks in (postgresql_tasks, mysql_tasks):
+        in_tasks = tasks.AsyncConnection.execute
+
+        async def aexecute(self: Any, statement: Any, limit: float, original: Any = in_tasks) -> Any:
+            sent.append(statement.sql)
+            return await original(self, statement, limit)
+
+        monkeypatch.setattr(tasks.AsyncConnection, "execute", aexecute)
+    for module in (postgresql_threads, mysql_threads):
+        original = module.Connection.execute
+
+        def execute(self: Any, statement: Any, limit: float, original: Any = original) -> Any:
+            sent.append(statement.sql)
+            return original(self, statement, limit)
+
+        monkeypatch.setattr(module.Connection, "execute", execute)
+    return sent

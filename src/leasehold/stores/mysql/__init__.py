@@ -1,0 +1,162 @@
+"""``mysql://`` and ``mariadb://``: leases in a table, one statement each. Drivers: PyMySQL, aiomysql."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from ...errors import StoreNotReady
+from ...protocol import Opened, TaskDriver, ThreadDriver
+from ..sql.dialect import Statement
+from ..sql.session import Broken, Refused, Session, Work
+from ..sql.store import Pause, SqlStore
+from ..sql.url import Place, read_url, refuse, without
+from .sql import MySQL
+
+_PLACE = re.compile(r"%\((\w+)\)s")
+GIVE_UP_WITHIN = 0.3
+"""How long it may take to end a statement that is still under way when its connection is closed."""
+_OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity", "bind_address")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def open_url(url: str, namespace: str) -> Opened:
+    import pymysql  # noqa: F401  (named in the error if it is missing)
+
+    scheme = url.partition("://")[0].lower()
+    place = read_url(url)
+    refuse(place.options, _OPTIONS, scheme)
+    _flag(place, "ssl_verify_cert"), _flag(place, "ssl_verify_identity")
+    if place.database is None and "." not in place.table:
+        raise ValueError(f"{scheme}: the store's URL names no database: {scheme}://user@host/database")
+
+    store = SqlStore(scheme)
+
+    def threads() -> ThreadDriver:
+        from .threads import make
+
+        return make(Session(MySQL(place.table, scheme), namespace, store.waiters), place)
+
+    def tasks() -> TaskDriver:
+        import aiomysql  # noqa: F401
+
+        from .tasks import make
+
+        return make(Session(MySQL(place.table, scheme), namespace, store.waiters), place)
+
+    return Opened(store, threads, tasks)
+
+
+def arguments(place: Place, limit: float) -> dict[str, Any]:
+    """How both drivers connect."""
+    found: dict[str, Any] = {
+        "host": place.host or "127.0.0.1",
+        "port": place.port or 3306,
+        "user": place.user,
+        "password": place.password or "",
+        "charset": "utf8mb4",
+        "autocommit": True,
+        "connect_timeout": max(0.1, limit),
+        # A statement waits for a row so long, and is sent again if there is time left: it must not wait for a minute
+        # and then be done though nobody waits for it any more.
+        "init_command": "SET SESSION innodb_lock_wait_timeout = 1",
+    }
+    if place.database is not None:
+        found["database"] = place.database
+    if (context := tls(place)) is not None:
+        found["ssl"] = context
+    if "unix_socket" in place.options:
+        found["unix_socket"] = place.options["unix_socket"]
+    return found
+
+
+def tls(place: Place) -> ssl.SSLContext | None:
+    """What a server's certificate must be like, the same for both drivers; None when no option of TLS is given.
+
+    A given ``ssl_ca`` is what it is checked against, else, with ``ssl_verify_cert``, the system's authorities."""
+    given = {key: value for key, value in place.options.items() if key.startswith("ssl_")}
+    if not given:
+        return None
+    authority, identity = given.get("ssl_ca"), _flag(place, "ssl_verify_identity")
+    verify = _flag(place, "ssl_verify_cert")
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        # Certificates as MySQL makes them for itself do not pass the strict reading that newer Pythons begin with.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.check_hostname = bool(identity)
+        if not (identity or (authority is not None if verify is None else verify)):
+            context.verify_mode = ssl.CERT_NONE
+        if "ssl_cert" in given:
+            context.load_cert_chain(given["ssl_cert"], given.get("ssl_key"))
+    except OSError as error:
+        raise StoreNotReady(f"the files of the TLS options cannot be used: {error}") from error
+    return context
+
+
+def _flag(place: Place, name: str) -> bool | None:
+    text = place.options.get(name, "").lower()
+    if text and text not in _TRUE + _FALSE:
+        raise ValueError(f"{name} must be true or false, not {text!r}")
+    return text in _TRUE if text else None
+
+
+def ending(number: int, text: str) -> Work[None]:
+    """End a statement that we have given up on, if that connection still has it: a number may be another's by now."""
+    where = "FROM information_schema.PROCESSLIST WHERE ID = %(number)s AND INFO = %(text)s"
+    there = Statement(f"SELECT COUNT(*) {where}", {"number": number, "text": text})
+    try:
+        if (yield there).rows[0][0]:
+            yield Statement(f"KILL {number}", {})
+        while (yield there).rows[0][0]:
+            yield Pause(0.01)
+    except Refused:
+        pass  # it has just ended
+
+
+@lru_cache(500)
+def _parts(sql: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The text between the placeholders, and their names."""
+    parts = _PLACE.split(sql)
+    return parts[::2], parts[1::2]
+
+
+def composed(statement: Statement, escape: Callable[[str], str]) -> str:
+    """The statement with its values in it, as these drivers send it. ``escape`` is the connection's own."""
+    texts, names = _parts(statement.sql)
+    if not names:
+        return statement.sql
+    literals = {name: _literal(value, escape) for name, value in statement.values.items()}
+    pieces = [""] * (len(texts) + len(names))
+    pieces[::2] = texts
+    pieces[1::2] = [literals[name] for name in names]
+    return "".join(pieces)
+
+
+def _literal(value: Any, escape: Callable[[str], str]) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, int):
+        return str(value)
+    return f"'{value}'" if value.isalnum() and value.isascii() else escape(value)
+
+
+def failure(error: Exception, password: str | None) -> Exception:
+    """The server's refusal, unless the connection went with it (client errors, and the server going away)."""
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
+    message = without(error.args[1] if len(error.args) > 1 else error, password)
+    if code == 0 or 2000 <= code < 3000 or code in (1053, 1077, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 4031, 1927):
+        return Broken(message)
+    return Refused(code, message)
+
+
+def refusal(error: Exception, session: Session, password: str | None) -> Exception:
+    """Why there is no connection."""
+    failed = failure(error, password)
+    for reason in (error.__cause__, getattr(error, "original_exception", None)):
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            return StoreNotReady(f"the server's certificate is not to be trusted: {reason.verify_message}")
+    code = failed.code if isinstance(failed, Refused) else None
+    return session.dialect.turned_away(code, str(failed)) or Broken(str(failed))

@@ -1,0 +1,131 @@
+"""The user's own aiomysql ``Pool``: theirs, never closed by us. (PyMySQL, for threads, has none.)
+
+Each operation borrows a connection, has it in autocommit meanwhile, and gives it back as it was. A pool of one is
+enough: what sleeps in the server for the push is a connection beside the pool, made as the pool makes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from weakref import WeakSet
+
+import aiomysql
+import pymysql
+
+from ...errors import StoreNotReady
+from ...protocol import Opened, TaskDriver, ThreadDriver
+from ..sql.dialect import DEFAULT_TABLE
+from ..sql.session import Broken, Session
+from ..sql.store import SqlStore
+from ..sql.tasks import TasksOfALoop
+from ..sql.url import Place
+from . import failure, refusal
+from .sql import MySQL
+from .tasks import AsyncConnection, AsyncListener
+
+
+def open_client(pool: Any, namespace: str) -> Opened:
+    """A store on a pool of aiomysql's, for asyncio.
+
+    Another table than ``leasehold``: ``pool.leasehold_table = "…"``."""
+    if not isinstance(pool, aiomysql.Pool):
+        raise TypeError(f"of aiomysql, connect() takes a Pool, not {type(pool).__name__}")
+
+    store = SqlStore("mysql")
+
+    def threads() -> ThreadDriver:
+        raise TypeError(
+            "a pool of aiomysql is for leasehold.aio.connect(); leasehold.connect() takes a URL or an Engine"
+        )
+
+    def tasks() -> TaskDriver:
+        session = Session(MySQL(getattr(pool, "leasehold_table", DEFAULT_TABLE)), namespace, store.waiters)
+        lender = AsyncLender(pool, session)
+        return TasksOfALoop(session, lender, lambda session: AsyncListener(session, lender.open))
+
+    return Opened(store, threads, tasks)
+
+
+class AsyncLender:
+    spare = False
+
+    def __init__(self, pool: Any, session: Session) -> None:
+        self._pool = pool
+        self._session = session
+        password = pool._conn_kwargs.get("password") or pool._conn_kwargs.get("passwd")
+        self._place = Place(None, None, None, password, None, {}, DEFAULT_TABLE, 1, True)
+        self._known: WeakSet[Any] = WeakSet()
+        self._left_behind = ""
+
+    async def take(self, limit: float, hurried: bool = False) -> tuple[AsyncConnection, bool]:
+        if self._left_behind:
+            raise StoreNotReady(f"this pool {self._left_behind}: make a pool and a Locks there")
+        if self._pool._closing:
+            raise StoreNotReady("this pool is closed: close the Locks before the pool")
+        try:
+            async with asyncio.timeout(limit):
+                raw = await self._pool.acquire()
+        except pymysql.err.Error as error:
+            raise refusal(error, self._session, self._place.password) from error
+        except (TimeoutError, OSError, RuntimeError) as error:  # the last: it was closed in this moment
+            raise Broken(str(error) or "the pool gave no connection in time") from error
+        connection = _Lent(raw, self._place)
+        try:
+            async with asyncio.timeout(limit):
+                await self._prepare(raw)
+        except BaseException as error:
+            await self.give(connection, False)
+            if isinstance(error, (pymysql.err.Error, TimeoutError, OSError)):
+                raise Broken(str(failure(error, self._place.password))) from error
+            raise
+        new = raw not in self._known
+        self._known.add(raw)
+        return connection, new
+
+    async def _prepare(self, raw: Any) -> None:
+        if raw.charset != "utf8mb4":
+            raise StoreNotReady(f"this pool's connections have charset {raw.charset}: it must be utf8mb4")
+        await raw.autocommit(True)
+
+    async def give(self, connection: Any, good: bool) -> None:
+        try:
+            if good:
+                await connection.raw.autocommit(connection.was)
+        except (pymysql.err.Error, OSError, RuntimeError):
+            good = False
+        if not good:
+            # Not closed, which the pool would not tell those who wait for a connection: it finds that it is lost.
+            connection.drop_line()
+            await asyncio.sleep(0)
+        await self._pool.release(connection.raw)
+
+    async def close(self) -> None:
+        """The pool is the user's."""
+
+    def after_fork(self) -> None:
+        self._left_behind = "was made before the fork, and its connections are the parent's"
+
+    def new_loop(self) -> None:
+        self._left_behind = "was made in an event loop that is gone"
+
+    async def open(self, limit: float) -> AsyncConnection:
+        """A connection beside the pool."""
+        try:
+            async with asyncio.timeout(limit):
+                raw = await aiomysql.connect(**self._pool._conn_kwargs)
+                await raw.autocommit(True)
+        except pymysql.err.Error as error:
+            raise refusal(error, self._session, self._place.password) from error
+        except (TimeoutError, OSError) as error:
+            raise Broken(str(error) or "no connection in time") from error
+        return AsyncConnection(raw, self._place)
+
+
+class _Lent(AsyncConnection):
+    def __init__(self, raw: Any, place: Place) -> None:
+        super().__init__(raw, place)
+        self.was = raw.get_autocommit()
+
+    def drop_line(self) -> None:
+        self._abort()

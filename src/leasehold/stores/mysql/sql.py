@@ -1,0 +1,346 @@
+"""The statements of MySQL and MariaDB, which are the same: no RETURNING, which only MariaDB has.
+
+A token comes back through LAST_INSERT_ID(expression), which the server sends along with every answer. Assignments are
+made from left to right and see each other, so what the conditions look at is assigned last. Names are sent in hex:
+bytes that no connection's character set, and no driver's way of quoting bytes, can change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from ...errors import StoreNotReady
+from ...protocol import Renewal
+from ..sql.dialect import BELOW, SELECTED, Dialect, Hint, Result, Statement, after_all_with
+from ..sql.rows import ALL_COLUMNS, DAY, FORMAT, NEVER, NOTE
+
+# Constant within a statement. NOW() and UNIX_TIMESTAMP() follow the session's time zone, and jump with it.
+_NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+
+# What may grant something does so only as long as the caller waits for the answer.
+_IN_TIME = f"{_NOW} <= %(until)s"
+
+_SCHEMA = """CREATE TABLE IF NOT EXISTS {table} (
+    namespace   VARBINARY(256) NOT NULL,
+    name        VARBINARY(2048) NOT NULL,
+    format      SMALLINT NOT NULL,
+    version     BIGINT NOT NULL,
+    token       BIGINT NOT NULL,
+    attempt     VARCHAR(64) NOT NULL,
+    session     VARCHAR(64) NOT NULL,
+    owner       VARCHAR(256) NOT NULL,
+    kind        VARCHAR(64) NOT NULL,
+    data        TEXT,
+    state       SMALLINT NOT NULL,
+    acquired    BIGINT NOT NULL,
+    expires     BIGINT NOT NULL,
+    expires_day INT NOT NULL,
+    more        MEDIUMTEXT,
+    note        MEDIUMTEXT,
+    created     BIGINT NOT NULL,
+    updated     BIGINT NOT NULL,
+    PRIMARY KEY (namespace, name),
+    KEY expires_day (expires_day)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
+
+_ADD_NOTE = f"ALTER TABLE {{table}} ADD COLUMN {NOTE} MEDIUMTEXT"
+_INDEX = "CREATE INDEX expires_day ON {table} (expires_day)"
+_HAS_INDEX = """SELECT 1 FROM information_schema.STATISTICS
+WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = %(table)s AND COLUMN_NAME = 'expires_day' AND SEQ_IN_INDEX = 1"""
+
+_FREE_NOW = f"state = 0 AND more IS NULL AND format = {FORMAT}"
+_INTO = """INSERT INTO {table}
+    (namespace, name, format, version, token, attempt, session, owner, kind, data, state,
+     acquired, expires, expires_day, more, created, updated)"""
+
+_TAKE = f"""{_INTO}
+SELECT UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), %(attempt)s, %(session)s,
+    %(owner)s, %(kind)s, %(data)s, 2, {_NOW}, {_NOW} + %(ttl)s, ({_NOW} + %(ttl)s) DIV {DAY}, NULL, {_NOW}, {_NOW}
+FROM DUAL WHERE {_IN_TIME}
+ON DUPLICATE KEY UPDATE
+    token = IF({_FREE_NOW}, LAST_INSERT_ID(GREATEST(token + 1, {_NOW})), token + LAST_INSERT_ID(0)),
+    version = IF({_FREE_NOW}, version + 1, version),
+    attempt = IF({_FREE_NOW}, %(attempt)s, attempt),
+    session = IF({_FREE_NOW}, %(session)s, session),
+    owner = IF({_FREE_NOW}, %(owner)s, owner),
+    kind = IF({_FREE_NOW}, %(kind)s, kind),
+    data = IF({_FREE_NOW}, %(data)s, data),
+    acquired = IF({_FREE_NOW}, {_NOW}, acquired),
+    expires = IF({_FREE_NOW}, {_NOW} + %(ttl)s, expires),
+    expires_day = IF({_FREE_NOW}, ({_NOW} + %(ttl)s) DIV {DAY}, expires_day),
+    updated = IF({_FREE_NOW}, {_NOW}, updated),
+    state = IF({_FREE_NOW}, 2, state)"""
+
+_ACCEPT = f"""UPDATE {{table}} SET
+    version = version + 1, token = LAST_INSERT_ID(token), state = 2,
+    expires = GREATEST(expires, {_NOW} + %(ttl)s), expires_day = expires DIV {DAY}, updated = {_NOW}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND state = 1
+    AND expires > {_NOW} AND format = {FORMAT}"""
+
+_FREE = f"""UPDATE {{table}} SET
+    version = version + 1, state = 0, attempt = '', session = '', data = NULL,
+    expires = {_NOW}, expires_day = IF(note IS NULL, {_NOW} DIV {DAY}, {NEVER}), updated = {_NOW}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND token = %(token)s
+    AND state = 2 AND more IS NULL AND expires > {_NOW}"""
+
+_READ = f"""SELECT {_NOW}, {SELECTED} FROM (SELECT 1) AS c
+LEFT JOIN {{table}} AS l ON l.namespace = UNHEX(%(namespace)s) AND l.name = UNHEX(%(name)s)"""
+
+_INSERT = f"""{_INTO}
+SELECT UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, LAST_INSERT_ID({_NOW}), %(token)s, %(attempt)s, %(session)s,
+    %(owner)s, %(kind)s, %(data)s, %(state)s, %(acquired)s, COALESCE(%(expires)s, {_NOW}),
+    COALESCE(%(expires)s, {_NOW}) DIV {DAY}, %(more)s, {_NOW}, {_NOW}
+FROM DUAL WHERE {_IN_TIME}
+ON DUPLICATE KEY UPDATE version = version + LAST_INSERT_ID(0)"""
+
+_UPDATE = f"""UPDATE {{table}} SET
+    format = {FORMAT}, version = version + 1, token = %(token)s, attempt = %(attempt)s, session = %(session)s,
+    owner = %(owner)s, kind = %(kind)s, data = %(data)s, state = %(state)s, acquired = %(acquired)s,
+    expires = COALESCE(%(expires)s, {_NOW}),
+    expires_day = IF(note IS NULL, COALESCE(%(expires)s, {_NOW}) DIV {DAY}, {NEVER}),
+    more = %(more)s, updated = {_NOW}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s
+    AND {_IN_TIME}"""
+
+_READ_ALL = f"""SELECT l.name, {_NOW}, {SELECTED} FROM (SELECT 1) AS c
+LEFT JOIN {{table}} AS l ON l.namespace = UNHEX(%(namespace)s) AND l.name IN ({{names}})"""
+
+# All rows or none: where one is not as it was read, its version is too much for a BIGINT, which undoes the others.
+_EXCHANGE_ALL = f"""{_INTO}
+SELECT UNHEX(%(namespace)s), UNHEX(b.name), {FORMAT}, {_NOW}, b.token, b.attempt, b.session, b.owner, b.kind, b.data,
+    b.state, b.acquired, b.expires, b.expires DIV {DAY}, b.more, {_NOW}, {_NOW}
+FROM ({{rows}}) AS b WHERE {_IN_TIME}
+ON DUPLICATE KEY UPDATE
+    version = {{table}}.version + IF({{table}}.version = b.version, 1, {2**63 - 1}), format = {FORMAT},
+    token = b.token, attempt = b.attempt, session = b.session, owner = b.owner, kind = b.kind, data = b.data,
+    state = b.state, acquired = b.acquired, expires = b.expires,
+    expires_day = IF(note IS NULL, b.expires DIV {DAY}, {NEVER}), more = b.more, updated = {_NOW}"""
+
+_EXTEND = f"""UPDATE {{table}} SET
+    version = version + 1, expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END),
+    expires_day = expires DIV {DAY}, updated = {_NOW}
+WHERE namespace = UNHEX(%(namespace)s) AND name IN ({{names}}) AND ({{which}})
+    AND state = 2 AND expires > {_NOW} AND format = {FORMAT}"""
+
+_UNLOCKED = """SELECT name FROM {table} WHERE namespace = UNHEX(%(namespace)s) AND name IN ({names})
+FOR UPDATE SKIP LOCKED"""
+
+_BELOW = BELOW.replace("%(before)s", "UNHEX(%(before)s)")
+_PAGE = f"""SELECT l.name, {_NOW}, {SELECTED} FROM {{table}} AS l
+WHERE l.namespace = UNHEX(%(namespace)s) AND l.name > UNHEX(%(after)s) AND l.name >= UNHEX(%(prefix)s){_BELOW}
+    AND LEFT(l.name, %(length)s) = UNHEX(%(prefix)s) AND (l.state <> 0 OR l.more IS NOT NULL)
+ORDER BY l.name LIMIT {{most}}"""
+
+# What MySQL writes FOR SHARE today, in the words that MariaDB knows too.
+_CHECK_HELD = f"""SELECT token FROM {{table}}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND token = %(token)s
+    AND state IN (1, 2) AND expires > {_NOW} AND format = {FORMAT}
+LOCK IN SHARE MODE"""
+
+_CAN_HOLD = f"more IS NULL AND format = {FORMAT} AND (state = 0 OR expires <= {_NOW})"
+_LOOK = f"SELECT {_CAN_HOLD} FROM {{table}} WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s)"
+_HOLD = f"""{_INTO}
+VALUES (UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), '', '', %(owner)s, %(kind)s,
+    NULL, 0, {_NOW}, {_NOW}, {_NOW} DIV {DAY}, NULL, {_NOW}, {_NOW})
+ON DUPLICATE KEY UPDATE
+    token = IF({_CAN_HOLD}, LAST_INSERT_ID(GREATEST(token + 1, {_NOW})), token + LAST_INSERT_ID(0)),
+    version = IF({_CAN_HOLD}, version + 1, version),
+    attempt = IF({_CAN_HOLD}, '', attempt),
+    session = IF({_CAN_HOLD}, '', session),
+    owner = IF({_CAN_HOLD}, %(owner)s, owner),
+    kind = IF({_CAN_HOLD}, %(kind)s, kind),
+    data = IF({_CAN_HOLD}, NULL, data),
+    acquired = IF({_CAN_HOLD}, {_NOW}, acquired),
+    expires_day = IF({_CAN_HOLD}, {_NOW} DIV {DAY}, expires_day),
+    updated = IF({_CAN_HOLD}, {_NOW}, updated),
+    state = IF({_CAN_HOLD}, 0, state),
+    expires = IF(more IS NULL AND format = {FORMAT} AND state = 0, {_NOW}, expires)"""
+
+_READ_NOTE = """SELECT format, note FROM {table}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s)"""
+_WRITE_NOTE = f"""UPDATE {{table}} SET note = %(note)s, version = version + 1, updated = {_NOW},
+    expires_day = IF(note IS NULL, expires DIV {DAY}, {NEVER})
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s"""
+
+_DEAD = f"expires_day < {_NOW} DIV {DAY} - 1"
+_PURGE = f"DELETE FROM {{table}} WHERE {_DEAD} AND more IS NULL AND note IS NULL ORDER BY expires_day LIMIT 1000"
+_LEFTOVERS = f"""SELECT name FROM {{table}} WHERE {_DEAD} AND more IS NOT NULL
+    AND namespace = UNHEX(%(namespace)s) AND name > UNHEX(%(name)s) LIMIT 100"""
+
+# innodb_read_only: readers of Aurora.
+_READS = "@@global.read_only, @@global.innodb_read_only"
+_CHECK = f"""SELECT {_NOW}, VERSION(), {_READS},
+    (SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {{schema}} AND TABLE_NAME = %(table)s),
+    (SELECT GROUP_CONCAT(COLUMN_NAME ORDER BY SEQ_IN_INDEX) FROM information_schema.STATISTICS
+        WHERE TABLE_SCHEMA = {{schema}} AND TABLE_NAME = %(table)s AND INDEX_NAME = 'PRIMARY'),
+    (SELECT GROUP_CONCAT(DATA_TYPE ORDER BY COLUMN_NAME) FROM information_schema.COLUMNS
+        WHERE TABLE_SCHEMA = {{schema}} AND TABLE_NAME = %(table)s AND COLUMN_NAME IN ('name', 'namespace')),
+    (SELECT GROUP_CONCAT(COLUMN_NAME) FROM information_schema.COLUMNS
+        WHERE TABLE_SCHEMA = {{schema}} AND TABLE_NAME = %(table)s AND COLUMN_NAME IN {ALL_COLUMNS})"""
+
+
+class MySQL(Dialect):
+    quote = "`"
+    CLOCK = f"SELECT {_NOW}"
+    MISSING = (1146,)
+    CREATED = (1050, 1060, 1061)
+    AGAIN = (1213, 1205, 1020)  # the last is MariaDB's innodb_snapshot_isolation
+    UNDONE = (1690,)
+    WRONG = (1054, 1136, 1364, 1366, 1406, 1265, 1264, 1048, 1292)
+    DENIED = (1142, 1143, 1044, 1227, 1370)
+    READ_ONLY = (1290, 1792, 1836, 3100)
+    READS = f"SELECT {_READS}"
+    LOGIN_WORDS = ("SSL is required",)
+    LOGIN = (1043, 1045, 1698, 1049, 1251, 1130, 2059, 1524)
+
+    def __init__(self, table: str = "leasehold", scheme: str = "mysql") -> None:
+        self.scheme = scheme
+        self._skips = True
+        """MariaDB has SKIP LOCKED since 10.6."""
+        super().__init__(table)
+
+        def of(sql: str) -> str:
+            return sql.replace("{table}", self.quoted)
+
+        self.TAKE, self.FREE, self.READ, self.INSERT = of(_TAKE), of(_FREE), of(_READ), of(_INSERT)
+        self.UNLOCKED = of(_UNLOCKED)
+        self.UPDATE, self.EXTEND = of(_UPDATE), of(_EXTEND)
+        self.READ_ALL, self.EXCHANGE_ALL = of(_READ_ALL), of(_EXCHANGE_ALL)
+        self.ACCEPT, self.READ_NOTE, self.WRITE_NOTE = of(_ACCEPT), of(_READ_NOTE), of(_WRITE_NOTE)
+        self.CHECK_HELD, self.CAN_HOLD, self.HOLD = of(_CHECK_HELD), of(_LOOK), of(_HOLD)
+        self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
+        self.ADD_NOTE, self.INDEX = of(_ADD_NOTE), of(_INDEX)
+
+    def schema(self) -> Sequence[str]:
+        return (_SCHEMA.replace("{table}", self.quoted),)
+
+    def has_index(self) -> Statement:
+        return self._about_the_table(_HAS_INDEX)
+
+    def check(self) -> Statement:
+        return self._about_the_table(_CHECK)
+
+    def _about_the_table(self, sql: str) -> Statement:
+        schema, _, table = self.table.rpartition(".")
+        where = "%(schema)s" if schema else "DATABASE()"
+        return Statement(sql.replace("{schema}", where), {"schema": schema, "table": table})
+
+    def lacking(self, result: Result) -> Sequence[str]:
+        _, version, reads, innodb_reads, engine, key, types, columns = result.rows[0]
+        version = _words(version)
+        oldest = (10, 5) if "mariadb" in version else (8, 0)
+        if tuple(map(int, version.split("-")[0].split(".")[:2])) < oldest:
+            raise self.too_old(version, f"{'MariaDB' if oldest[0] == 10 else 'MySQL'} {oldest[0]}.{oldest[1]}")
+        self._skips = not version.startswith("10.5.")
+        self.check_writes(reads, innodb_reads)
+        if engine is None:
+            return self.schema()
+        if engine != "InnoDB":
+            raise StoreNotReady(f"the table {self.table} is in engine {engine}: leases need InnoDB")
+        lacking = self.lacking_columns(_words(key), _words(columns))
+        if _words(types) != "varbinary,varbinary":
+            raise self.wrong_table(f"namespace and name must be varbinary, not {_words(types)}: names are bytes")
+        return lacking
+
+    def check_writes(self, reads: Any, innodb_reads: Any) -> None:
+        """What the server has said to ``READS``. MariaDB says it in words since 12.0, of which several are not OFF."""
+        for setting, value in (("read_only", reads), ("innodb_read_only", innodb_reads)):
+            if _words(value) not in ("", "0", "off"):
+                raise self.read_only(f"{setting} is on: a replica?")
+
+    def key(self, namespace: str, name: str) -> dict[str, Any]:
+        return {"namespace": hexed(namespace), "name": hexed(name)}
+
+    def text(self, name: Any) -> str:
+        return bytes(name).decode()
+
+    def taken(self, result: Result) -> int:
+        return result.last_id if result.touched else 0
+
+    def hold(self, values: dict[str, Any]) -> Statement:
+        return Statement(self.HOLD, values)
+
+    def inserted(self, result: Result) -> int:
+        return result.last_id
+
+    def exchange(self, values: dict[str, Any], rings: Sequence[tuple[str, str]]) -> Statement:
+        return Statement(self.UPDATE, values)
+
+    def read_all(self, namespace: str, names: Sequence[str]) -> Statement:
+        return self._about_names(self.READ_ALL, namespace, names)
+
+    def exchange_all(self, namespace: str, rows: Sequence[Mapping[str, Any]]) -> Statement:
+        values: dict[str, Any] = {"namespace": hexed(namespace)}
+        selects = []
+        for at, row in enumerate(rows):
+            facts = {**row, "name": hexed(row["name"])}
+            values |= {f"{column}{at}": value for column, value in facts.items()}
+            selects.append("SELECT " + ", ".join(f"%({column}{at})s AS {column}" for column in facts))
+        return Statement(self.EXCHANGE_ALL.replace("{rows}", " UNION ALL ".join(selects)), values)
+
+    def extend(self, namespace: str, batch: Sequence[Renewal]) -> Statement:
+        values: dict[str, Any] = {"namespace": hexed(namespace)}
+        names, terms, which = [], [], []
+        for at, each in enumerate(batch):
+            values |= {f"n{at}": hexed(each.name), f"a{at}": each.attempt, f"t{at}": each.token, f"d{at}": each.ttl}
+            names.append(f"UNHEX(%(n{at})s)")
+            terms.append(f"WHEN %(a{at})s THEN %(d{at})s")
+            which.append(f"name = UNHEX(%(n{at})s) AND attempt = %(a{at})s AND token = %(t{at})s")
+        sql = self.EXTEND.replace("{names}", ", ".join(names)).replace("{terms}", " ".join(terms))
+        return Statement(sql.replace("{which}", " OR ".join(which)), values)
+
+    def extended(self, batch: Sequence[Renewal], result: Result) -> Collection[Sequence[Any]]:
+        """Which ones were not is not told: then each is asked for by itself."""
+        return {each[:3] for each in batch} if result.touched == len(batch) else ()
+
+    def unlocked(self, namespace: str, names: Sequence[str]) -> Statement:
+        sql = self.UNLOCKED if self._skips else self.UNLOCKED.replace("FOR UPDATE SKIP LOCKED", "")
+        return self._about_names(sql, namespace, names)
+
+    def _about_names(self, sql: str, namespace: str, names: Sequence[str]) -> Statement:
+        values: dict[str, Any] = {f"n{at}": hexed(name) for at, name in enumerate(names)}
+        places = ", ".join(f"UNHEX(%({key})s)" for key in values)
+        values["namespace"] = hexed(namespace)
+        return Statement(sql.replace("{names}", places), values)
+
+    def page(self, namespace: str, prefix: str, after: str, most: int) -> Statement:
+        values: dict[str, Any] = {"namespace": hexed(namespace), "prefix": hexed(prefix), "after": hexed(after)}
+        values["length"] = len(prefix.encode())
+        sql = self.PAGE.replace("{most}", str(int(most)))
+        if before := after_all_with(prefix):
+            return Statement(sql, {**values, "before": hexed(before)})
+        return Statement(sql.replace(_BELOW, ""), values)
+
+    # Rings: see :mod:`.bell`.
+
+    def knock(self, session: str) -> Statement | None:
+        values = {"bell": bell(session), "asleep": asleep(session)}
+        return Statement("SELECT IS_USED_LOCK(%(bell)s), IS_USED_LOCK(%(asleep)s)", values)
+
+    def knocked(self, result: Result) -> tuple[Statement | None, bool]:
+        number, sleeps = result.rows[0]
+        if number is None:
+            return None, False  # it does not listen
+        # A hint: a server that is slow to end another's sleep (MariaDB's SLEEP() could take two seconds) must not hold
+        # up who has been granted something, or that would be over by then.
+        return Hint(f"KILL QUERY {int(number)}", {}), sleeps is None
+
+
+def bell(session: str) -> str:
+    """The name of the lock by which the connection that a session listens on is found."""
+    return f"leasehold_{session}"
+
+
+def asleep(session: str) -> str:
+    """The name of the lock that this connection has while it sleeps."""
+    return f"leasehold_{session}_z"
+
+
+def hexed(text: str) -> str:
+    return text.encode().hex()
+
+
+def _words(value: Any) -> str:
+    text = value.decode() if isinstance(value, bytes) else str(value or "")
+    return text.lower()

@@ -1,0 +1,143 @@
+"""MySQL and MariaDB for asyncio, over aiomysql."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiomysql
+import pymysql
+
+from ... import clock
+from ...errors import StoreError, StoreNotReady
+from ...protocol import Busy
+from ..sql.dialect import Hint, Result, Statement
+from ..sql.session import Broken, Session
+from ..sql.tasks import AsyncPool, SqlTasks, carry_out
+from ..sql.url import Place
+from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
+from .bell import NAP, Standing
+from .threads import make as make_threads
+
+
+class AsyncConnection:
+    """``end`` ends a statement of this connection by way of another one."""
+
+    def __init__(self, raw: Any, place: Place, end: Callable[[int, str], Awaitable[None]] | None = None) -> None:
+        self.raw = raw
+        self._password = place.password
+        self._end = end
+        self._under_way = ""
+
+    async def execute(self, statement: Statement, limit: float) -> Result:
+        # An answer that does not come in time ends the connection, and with it the wait.
+        timer = asyncio.get_running_loop().call_later(limit, self._abort)
+        try:
+            # What a cursor does, but for what it works out anew each time.
+            text = composed(statement, self.raw.escape)
+            self._under_way = "" if isinstance(statement, Hint) else text
+            await self.raw.query(text)
+            found = self.raw._result
+            self._under_way = ""
+            return Result(found.rows or (), found.affected_rows, found.insert_id or 0)
+        except pymysql.err.Error as error:
+            failed = failure(error, self._password)
+            if self.raw.closed:
+                failed = Broken(str(failed))
+            else:
+                self._under_way = ""
+            raise failed from error
+        except (OSError, RuntimeError) as error:
+            raise Broken(str(error)) from error
+        finally:
+            timer.cancel()
+
+    def _abort(self) -> None:
+        if self.raw._writer is not None:
+            self.raw._writer.transport.abort()
+
+    def stale(self) -> bool:
+        reader = self.raw._reader
+        return self.raw.closed or reader is None or reader.at_eof() or bool(reader._buffer)
+
+    def drop(self) -> None:
+        writer, self.raw._writer = self.raw._writer, None
+        if writer is not None:
+            # The transport would ask its loop to close it; TLS is a transport on top of another.
+            tls = getattr(writer.transport, "_ssl_protocol", None)
+            transport = writer.transport if tls is None else tls._transport
+            if (socket := getattr(transport, "_sock", None)) is not None:
+                transport._sock, transport._closing = None, True
+                socket.close()
+
+    async def close(self) -> None:
+        self._abort()
+        self.raw.close()
+        if self._under_way and self._end is not None:
+            await self._end(self.raw.thread_id(), self._under_way)
+
+
+def make(session: Session, place: Place) -> SqlTasks:
+    async def open(limit: float) -> AsyncConnection:
+        options = arguments(place, limit)
+        options["db"] = options.pop("database", None)
+        try:
+            async with asyncio.timeout(limit):
+                raw = await aiomysql.connect(**options)
+                connection = AsyncConnection(raw, place, end)
+        except pymysql.err.Error as error:
+            raise refusal(error, session, place.password) from error
+        except (TimeoutError, OSError) as error:
+            raise Broken(str(error) or "no connection in time") from error
+        if "ssl" in options and "unix_socket" not in options and raw._writer.get_extra_info("ssl_object") is None:
+            await connection.close()
+            raise StoreNotReady("TLS is asked for, and the server does not offer it")
+        return connection
+
+    async def end(number: int, text: str) -> None:
+        ends = clock.now() + GIVE_UP_WITHIN
+        try:
+            other = await open(GIVE_UP_WITHIN)
+            other._end = None
+            try:
+                await carry_out(ending(number, text), other, ends)
+            finally:
+                await other.close()
+        except (Broken, StoreError):
+            pass
+
+    def listener(session: Session) -> AsyncListener | None:
+        return AsyncListener(session, open) if place.push else None
+
+    def threads() -> Any:
+        return make_threads(Session(session.dialect, session.namespace), place)
+
+    return SqlTasks(session, AsyncPool(open, place.pool_size), listener, threads)
+
+
+class AsyncListener:
+    """The sleeping connection of a session, in a task of its own."""
+
+    def __init__(self, session: Session, open: Callable[[float], Any]) -> None:
+        self._session = session
+        self._open = open
+        self._standing = Standing(session)
+
+    async def run(self, ready: Callable[[], None], rung: Callable[[str], None]) -> None:
+        connection: AsyncConnection = await self._open(2.0)
+        try:
+            await carry_out(self._session.check(), connection, clock.now() + 2.0)
+            await carry_out(self._standing.announce(), connection, clock.now() + 5.0)
+            ready()
+            while True:
+                for attempt in await carry_out(self._standing.nap(), connection, clock.now() + NAP + 5.0):
+                    rung(attempt)
+        finally:
+            await connection.close()
+
+    def stand_by(self, attempt: str, busy: Busy | None) -> None:
+        self._standing.add(attempt, busy)
+
+    def forget(self, attempt: str) -> None:
+        self._standing.discard(attempt)

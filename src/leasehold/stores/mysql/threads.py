@@ -1,0 +1,98 @@
+"""MySQL and MariaDB for threads, over PyMySQL."""
+
+from __future__ import annotations
+
+import select
+import ssl
+from collections.abc import Callable
+from math import ceil
+from typing import Any
+
+import pymysql
+
+from ... import clock
+from ...errors import StoreError
+from ..sql.dialect import Hint, Result, Statement
+from ..sql.session import Broken, Session
+from ..sql.threads import Pool, SqlThreads, carry_out
+from ..sql.url import Place
+from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
+from .bell import Listener
+
+
+class Connection:
+    """``end`` ends a statement of this connection by way of another one."""
+
+    def __init__(self, raw: Any, place: Place, end: Callable[[int, str], None] | None = None) -> None:
+        self.raw = raw
+        self._password = place.password
+        self._end = end
+        self._under_way = ""
+
+    def execute(self, statement: Statement, limit: float) -> Result:
+        raw = self.raw
+        # In steps: the socket is told only when it changes.
+        raw._read_timeout = raw._write_timeout = ceil(limit * 10) / 10
+        try:
+            # What a cursor does, but for what it works out anew each time.
+            text = composed(statement, raw.escape)
+            self._under_way = "" if isinstance(statement, Hint) else text
+            raw.query(text)
+            found = raw._result
+            self._under_way = ""
+            return Result(found.rows or (), found.affected_rows, found.insert_id or 0)
+        except pymysql.err.Error as error:
+            failed = failure(error, self._password)
+            if self.raw._sock is None:
+                failed = Broken(str(failed))
+            else:
+                self._under_way = ""
+            raise failed from error
+        except OSError as error:
+            raise Broken(str(error)) from error
+
+    def stale(self) -> bool:
+        if self.raw._sock is None:
+            return True
+        poll = select.poll()
+        poll.register(self.raw._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        try:
+            self.raw._force_close()
+        except Exception:
+            pass
+        if self._under_way and self._end is not None:
+            self._end(self.raw.thread_id(), self._under_way)
+
+
+def make(session: Session, place: Place) -> SqlThreads:
+    def open(limit: float) -> Connection:
+        options = arguments(place, limit)
+        if "bind_address" in place.options:
+            options["bind_address"] = place.options["bind_address"]
+        try:
+            raw = pymysql.connect(**options, read_timeout=limit, write_timeout=limit)
+            return Connection(raw, place, end)
+        except pymysql.err.Error as error:
+            raise refusal(error, session, place.password) from error
+        except (OSError, ssl.SSLError) as error:
+            raise Broken(str(error)) from error
+
+    def end(number: int, text: str) -> None:
+        ends = clock.now() + GIVE_UP_WITHIN
+        try:
+            other = open(GIVE_UP_WITHIN)
+            other._end = None
+            try:
+                carry_out(ending(number, text), other, ends)
+            finally:
+                other.close()
+        except (Broken, StoreError):
+            pass
+
+    def listener(session: Session) -> Listener | None:
+        return Listener(session, open) if place.push else None
+
+    return SqlThreads(session, Pool(open, place.pool_size), listener)

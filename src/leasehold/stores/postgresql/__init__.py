@@ -1,0 +1,97 @@
+"""``postgresql://``: leases in a table, one statement each, with LISTEN/NOTIFY for the push. Driver: psycopg 3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ...protocol import Opened, TaskDriver, ThreadDriver
+from ..sql.session import Session
+from ..sql.store import SqlStore
+from ..sql.url import read_url
+from .sql import PostgreSQL
+
+_SECRETS = ("password", "sslpassword")
+
+
+def open_url(url: str, namespace: str) -> Opened:
+    from psycopg.conninfo import conninfo_to_dict
+
+    place = read_url(url)
+    conninfo = _conninfo(url)
+    store = SqlStore("postgresql")
+    if wrong := _what_is_wrong(conninfo):
+        raise ValueError(f"postgresql: the store's URL is not understood: {wrong}")
+    if password := conninfo_to_dict(conninfo).get("password"):  # it may be among the options
+        place = place._replace(password=str(password))
+
+    def threads() -> ThreadDriver:
+        from .threads import make
+
+        return make(Session(PostgreSQL(place.table), namespace, store.waiters), conninfo, place)
+
+    def tasks() -> TaskDriver:
+        from .tasks import make
+
+        return make(Session(PostgreSQL(place.table), namespace, store.waiters), conninfo, place)
+
+    return Opened(store, threads, tasks)
+
+
+def _conninfo(url: str) -> str:
+    """The URL without what is ours: libpq reads the rest itself, several hosts and all."""
+    base, _, query = url.partition("?")
+    ours = ("table=", "pool_size=", "push=")
+    kept = [part for part in query.split("&") if part and not part.startswith(ours)]
+    return base + ("?" + "&".join(kept) if kept else "")
+
+
+def _what_is_wrong(conninfo: str) -> str:
+    """Which part libpq does not take; empty if it takes them all. Not in its words: they quote what it has stumbled
+    over, which may be a piece of a password."""
+    base, _, query = conninfo.partition("?")
+    if "@" in _hosts(base):
+        return "there is an @ too many before the host (one in a password is written %40)"
+    if _taken(conninfo):
+        return ""
+    for part, what in _parts(base.partition("://")[2]):
+        if not _taken(f"postgresql://{part}"):
+            return f"{what} (a % is written %25, an @ %40, a / %2F, a : %3A, a space %20)"
+    # A name that is none of libpq's is shown if it cannot be what comes after an & or ? in a password.
+    secret = "@" in query or any(part.startswith(_SECRETS) for part in query.split("&"))
+    for option in filter(None, query.split("&")):
+        name = option.partition("=")[0]
+        if not _taken(f"postgresql://?{option}"):
+            if _taken(f"postgresql://?{name}="):
+                return f"the value of the option {name!r} (a % is written %25, an & %26, a space %20)"
+            known = re.fullmatch(r"\w+", name, re.ASCII) and not secret
+            return f"the option {name!r} is not one of libpq's" if known else "one of the options after the ?"
+    return "its parts are not as libpq wants them"
+
+
+def _parts(rest: str) -> Iterator[tuple[str, str]]:
+    """What comes before the options, each part as it would be alone in a URL, and what it is called."""
+    server, slash, database = rest.partition("/")
+    login, at, hosts = server.partition("@")
+    if not at:
+        login, hosts = "", server
+    user, colon, password = login.partition(":")
+    yield f"{user}{at}", "the user"
+    yield f"u{colon}{password}@", "the password"
+    yield hosts, "the host"
+    yield f"{slash}{database}", "the database"
+
+
+def _hosts(base: str) -> str:
+    return base.partition("://")[2].partition("/")[0].partition("@")[2]
+
+
+def _taken(conninfo: str) -> bool:
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        return False
+    return True

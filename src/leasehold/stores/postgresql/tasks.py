@@ -1,0 +1,221 @@
+"""PostgreSQL for asyncio: the same as for threads, waiting in the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from ... import clock
+from ...errors import StoreError
+from ...protocol import Busy
+from ..sql.dialect import Result, Statement
+from ..sql.session import Broken, Deaf, Session
+from ..sql.tasks import AsyncPool, SqlTasks, carry_out
+from ..sql.url import Place
+from .link import READ, Link
+from .threads import (
+    GIVE_UP_WITHIN,
+    HEARD_NOTHING,
+    LOOK_EVERY,
+    PROOF_WITHIN,
+    STILL_THERE,
+    STILL_WITHIN,
+    TimedOut,
+    close,
+    failure,
+    heard,
+    listening,
+    new_mark,
+    options,
+    proof,
+    refusal,
+    under_way,
+)
+from .threads import make as make_threads
+
+
+class Input:
+    """Takes in what comes on a connection, and wakes who waits for it. It stays with the loop: that is two calls less
+    for each wait, and a connection that the server has closed is known to be so."""
+
+    def __init__(self, pgconn: Any) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._pgconn = pgconn
+        self._file = pgconn.socket  # as it was: libpq closes it when the connection is lost
+        self._waiter: asyncio.Future[None] | None = None
+        self.lost: psycopg.Error | None = None
+        self._loop.add_reader(self._file, self._came)
+
+    def _came(self) -> None:
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error as error:
+            self.lost = error
+            self.stop()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, wanted: int, ends: float) -> None:
+        """Until something came (or can be sent). Raises TimedOut, and psycopg's error when the connection is lost."""
+        if self.lost is None:
+            left = ends - clock.now()
+            timer = self._loop.call_later(left, self._wake) if left != float("inf") else None
+            self._waiter = self._loop.create_future()
+            if wanted != READ:
+                self._loop.add_writer(self._file, self._wake)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if wanted != READ:
+                    self._loop.remove_writer(self._file)
+                if timer is not None:
+                    timer.cancel()
+        if self.lost is not None:
+            raise self.lost
+        if clock.now() >= ends:
+            raise TimedOut("no answer in time")
+
+    def stop(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._file)
+
+
+class AsyncConnection:
+    def __init__(
+        self,
+        raw: psycopg.AsyncConnection[Any],
+        place: Place,
+        may_prepare: Callable[[], bool] = bool,
+        link: Link | None = None,
+    ) -> None:
+        self.raw = raw
+        self.input = Input(raw.pgconn)
+        self._password = place.password
+        self._link = link or Link(raw.pgconn, may_prepare)
+
+    async def execute(self, statement: Statement, limit: float) -> Result:
+        ends = clock.now() + limit
+        steps = self._link.execute(statement)
+        try:
+            wanted = next(steps)
+            while True:
+                await self.input.wait(wanted, ends)
+                wanted = next(steps)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        except psycopg.Error as error:
+            raise failure(error, self.raw.closed, self._password) from error
+        except (TimedOut, OSError) as error:
+            raise Broken(str(error)) from error
+
+    def stale(self) -> bool:
+        return self.input.lost is not None
+
+    async def close(self) -> None:
+        if under_way(self.raw):
+            try:
+                await self.raw.cancel_safe(timeout=GIVE_UP_WITHIN)
+                ends = clock.now() + GIVE_UP_WITHIN
+                while self.raw.pgconn.is_busy():
+                    await self.input.wait(READ, ends)
+            except (psycopg.Error, TimedOut, OSError):
+                pass
+        self.drop()
+
+    def drop(self) -> None:
+        self.input.stop()
+        close(self.raw)
+
+
+def make(session: Session, conninfo: str, place: Place) -> SqlTasks:
+    async def open(limit: float) -> AsyncConnection:
+        try:
+            async with asyncio.timeout(limit):
+                raw = await psycopg.AsyncConnection.connect(conninfo, **options(conninfo, limit))
+        except psycopg.Error as error:
+            raise refusal(error, session, place.password) from error
+        except TimeoutError as error:
+            raise Broken("no connection in time") from error
+        return AsyncConnection(raw, place, lambda: session.prepares)
+
+    def listener(session: Session) -> AsyncListener | None:
+        return AsyncListener(session, open) if place.push else None
+
+    def threads() -> Any:
+        return make_threads(Session(session.dialect, session.namespace), conninfo, place)
+
+    return SqlTasks(session, AsyncPool(open, place.pool_size), listener, threads)
+
+
+class AsyncListener:
+    """LISTEN on one connection, for all waiters of a session."""
+
+    def __init__(self, session: Session, open: Callable[[float], Any], pooled: bool = False) -> None:
+        """``pooled``: as in :class:`.postgresql_threads.Listener`."""
+        self._session = session
+        self._open = open
+        self._pooled = pooled
+
+    async def run(self, up: Callable[[], None], rung: Callable[[str], None]) -> None:
+        connection: AsyncConnection = await self._open(2.0)
+        try:
+            await carry_out(self._session.check(), connection, clock.now() + 2.0)
+            await connection.execute(listening(self._session.address), PROOF_WITHIN)
+            await self._prove(connection, await self._open(2.0), rung)
+            up()
+            while True:
+                for attempt in heard(connection.raw):
+                    rung(attempt)
+                try:
+                    await connection.input.wait(READ, clock.now() + LOOK_EVERY)
+                except TimedOut:
+                    await self._prove_again(connection, rung)
+        except psycopg.Error as error:
+            raise Broken(str(error)) from error
+        finally:
+            await connection.close()
+
+    async def _prove(self, connection: AsyncConnection, other: AsyncConnection, rung: Callable[[str], None]) -> None:
+        """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
+        mark = new_mark()
+        try:
+            await other.execute(proof(self._session.address, mark), PROOF_WITHIN)
+        finally:
+            await other.close()
+        ends = clock.now() + PROOF_WITHIN
+        try:
+            while True:
+                found = heard(connection.raw)
+                for attempt in found:
+                    if attempt != mark:
+                        rung(attempt)
+                if mark in found:
+                    return
+                await connection.input.wait(READ, ends)
+        except TimedOut:
+            raise Deaf(HEARD_NOTHING) from None
+
+    async def _prove_again(self, connection: AsyncConnection, rung: Callable[[str], None]) -> None:
+        """As for threads."""
+        try:
+            other: AsyncConnection | None = None if self._pooled else await self._open(2.0)
+        except (Broken, StoreError):
+            other = None
+        if other is None:
+            await connection.execute(STILL_THERE, STILL_WITHIN)
+        else:
+            await self._prove(connection, other, rung)
+
+    def stand_by(self, attempt: str, busy: Busy | None) -> None:
+        pass
+
+    def forget(self, attempt: str) -> None:
+        pass

@@ -1,0 +1,269 @@
+"""For those who run the SQL stores: make the table, print its SQL, and look at a live server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ... import clock
+from ...connect import find
+from ...errors import StoreError, StoreNotReady
+from ...findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
+from ..mysql.bell import NAPPING
+from ..mysql.sql import MySQL
+from .dialect import Dialect, Statement
+from .session import Broken, Refused, broken
+from .threads import SqlThreads, carry_out
+
+LIMIT = 10.0
+RING_AGAIN = 0.3
+"""How long to wait for a ring before the next is sent."""
+SKEW = 5.0
+"""Clocks further apart than this are worth a word, though leases do not mind."""
+
+
+def schema_sql(url: object) -> str:
+    """The SQL that makes the table which ``url`` names, for those who run migrations themselves. Asks no server."""
+    driver = _driver(url)
+    try:
+        return "".join(f"{sql};\n" for sql in driver.session.dialect.schema())
+    finally:
+        driver.close()
+
+
+def init(url: object, *, dry_run: bool = False) -> list[Finding]:
+    """Make the table, or see that it is there and ours. Raises StoreNotReady, StoreUnavailable."""
+    driver = _driver(url)
+    dialect = driver.session.dialect
+    try:
+        with _Connection(driver) as connection:
+            ask = _Ask(connection)
+            lacking = ask.lacking(dialect)
+            if lacking != dialect.schema() and not ask.has_index(dialect):
+                lacking = [*lacking, dialect.INDEX]
+            if not dry_run:
+                carry_out(driver.session.create(lacking), connection, clock.now() + LIMIT)
+        if not lacking:
+            return [Finding(OK, "table", f"{dialect.table} is there")]
+        level, advice = (TO_DO, "--print-sql shows the whole table") if dry_run else (DONE, "")
+        if lacking == dialect.schema():
+            return [Finding(level, "table", f"{dialect.table} made", advice)]
+        return [Finding(level, "table", sql, advice) for sql in lacking]
+    except Broken as error:
+        raise broken(error) from (error.__cause__ or error)
+    except Refused as refused:
+        raise dialect.error(refused.code, str(refused)) from refused
+    finally:
+        driver.close()
+
+
+def doctor(url: object) -> list[Finding]:
+    """What speaks for and against this server, this table and this user. Changes nothing."""
+    driver = _driver(url)
+    found: list[Finding] = []  # what was seen before something went wrong is told too
+    try:
+        with _Connection(driver) as connection:
+            found.extend(_look(driver, _Ask(connection)))
+        if any(each.subject == "table" and each.level == OK for each in found):
+            found.extend(_push(driver))
+    except Broken as error:
+        found.append(Finding(ERROR, "connection", str(error), "see that the server runs and the URL is right"))
+    except (StoreError, Refused) as error:
+        found.append(Finding(ERROR, "connection", str(error), "mend what it says"))
+    finally:
+        driver.close()
+    return found
+
+
+def _driver(url: object) -> SqlThreads:
+    driver = find(url, "").threads()
+    if not isinstance(driver, SqlThreads):
+        raise ValueError("this is no SQL store")
+    return driver
+
+
+class _Connection:
+    """A connection of the driver's, lent for a block."""
+
+    def __init__(self, driver: SqlThreads) -> None:
+        self._driver = driver
+
+    def __enter__(self) -> Any:
+        self._connection, _ = self._driver.source.take(LIMIT)
+        return self._connection
+
+    def __exit__(self, *exc: object) -> None:
+        self._driver.source.give(self._connection, False)
+
+
+class _Ask:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def row(self, sql: str, **values: Any) -> Any:
+        """The first row, or None."""
+        rows = self._connection.execute(Statement(sql, values), LIMIT).rows
+        return rows[0] if rows else None
+
+    def value(self, sql: str, **values: Any) -> Any:
+        row = self.row(sql, **values)
+        return None if row is None else row[0]
+
+    def may_see(self, sql: str) -> Any:
+        """The first row; None also where this user or this server has no such thing to show."""
+        try:
+            return self.row(sql)
+        except Refused:
+            return None
+
+    def lacking(self, dialect: Dialect) -> Sequence[str]:
+        return dialect.lacking(self._connection.execute(dialect.check(), LIMIT))
+
+    def has_index(self, dialect: Dialect) -> bool:
+        return bool(self._connection.execute(dialect.has_index(), LIMIT).rows)
+
+    def denied(self, sql: str, dialect: Dialect) -> bool:
+        """Whether this user may not do that. Any other complaint comes after that question."""
+        try:
+            self._connection.execute(Statement(sql, {}), LIMIT)
+        except Refused as refused:
+            return refused.code in dialect.DENIED
+        return False
+
+
+def _look(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
+    dialect = driver.session.dialect
+    try:
+        lacking = ask.lacking(dialect)
+    except StoreNotReady as error:
+        yield Finding(ERROR, "server and table", str(error), "mend what it says")
+        return
+    yield Finding(OK, "primary", "the server takes writes")
+    if lacking == dialect.schema():
+        yield Finding(WARNING, "table", f"{dialect.table} does not exist yet", "it is made on first use; or run `init`")
+    elif lacking:
+        message = f"{dialect.table} was made by an earlier leasehold and lacks a column"
+        advice = f"it is added on first use, where allowed; or run `init`: {lacking[0]}"
+        yield Finding(WARNING, "table", message, advice)
+    else:
+        yield Finding(OK, "table", f"{dialect.table} is there, with its key")
+    if lacking != dialect.schema():
+        yield from _privileges(dialect, ask)
+        if not ask.has_index(dialect):
+            message = "there is no index on expires_day: purging reads the whole table"
+            yield Finding(WARNING, "index", message, f"{dialect.INDEX}, or run `init`")
+    yield from (_look_mysql if isinstance(dialect, MySQL) else _look_postgresql)(ask)
+
+
+def _push(driver: SqlThreads) -> Iterator[Finding]:
+    """Whether rings arrive: ring oneself."""
+    rung = threading.Event()
+    driver.on_ring = lambda attempt: rung.set()
+    trouble = driver.trouble_listening(LIMIT)
+    dialect, address = driver.session.dialect, driver.session.address
+    if not trouble and dialect.knock(address) is not None:  # else its listener has proved it already
+        rung.clear()
+        ends = clock.now() + LIMIT / 2
+        with _Connection(driver) as connection:
+            while (
+                not rung.is_set() and clock.now() < ends
+            ):  # on a busy machine it may not sleep yet, and miss the first
+                carry_out(driver.session.knock(address), connection, clock.now() + LIMIT)
+                rung.wait(RING_AGAIN)
+        if not rung.is_set():
+            trouble = "rings were sent, but nothing arrives"
+    if trouble:
+        yield Finding(WARNING, "push", f"no push: {trouble}", "it works all the same: waiters poll")
+    else:
+        yield Finding(OK, "push", "a release reaches a waiter at once")
+
+
+def _privileges(dialect: Dialect, ask: _Ask) -> Iterator[Finding]:
+    """Statements that touch no row are refused just like others."""
+    table = dialect.quoted
+    tries = {
+        "SELECT": f"SELECT name FROM {table} WHERE 1 = 0",
+        "INSERT": f"INSERT INTO {table} (namespace) SELECT namespace FROM {table} WHERE 1 = 0",
+        "UPDATE": f"UPDATE {table} SET version = version WHERE 1 = 0",
+        "DELETE": f"DELETE FROM {table} WHERE 1 = 0",
+    }
+    missing = [right for right, sql in tries.items() if ask.denied(sql, dialect)]
+    if missing:
+        advice = dialect.grants("this_user")
+        yield Finding(ERROR, "privileges", f"this user lacks {', '.join(missing)} on {dialect.table}", advice)
+    else:
+        yield Finding(OK, "privileges", "SELECT, INSERT, UPDATE, DELETE")
+
+
+def _skew(server: float, before: float, after: float) -> Iterator[Finding]:
+    apart = server - (before + after) / 2
+    if abs(apart) > SKEW + (after - before):
+        message = f"the server's clock is {apart:+.1f} s from this machine's"
+        yield Finding(WARNING, "clock", message, "leases go by the server's alone; mend it for whoever reads times")
+    else:
+        yield Finding(OK, "clock", f"the server's clock is {apart:+.3f} s from this machine's")
+
+
+def _look_postgresql(ask: _Ask) -> Iterator[Finding]:
+    before = time.time()
+    server = float(ask.value("SELECT extract(epoch FROM clock_timestamp())"))
+    yield from _skew(server, before, time.time())
+    if ask.value("SELECT current_setting('fsync')") != "on":
+        yield Finding(WARNING, "durability", "fsync is off: a crash can lose what was acknowledged", "turn it on")
+    elif ask.value("SELECT current_setting('synchronous_commit')") == "off":
+        message = "synchronous_commit is off: a crash can lose leases that were acknowledged"
+        yield Finding(
+            WARNING, "durability", message, "turn it on for this user: ALTER ROLE … SET synchronous_commit = on"
+        )
+    names = ask.value("SELECT current_setting('synchronous_standby_names')")
+    standbys = ask.value("SELECT count(*) FROM pg_stat_replication")
+    if standbys and not names:
+        message = f"{standbys} standby(s), none synchronous: a failover can lose the last leases"
+        yield Finding(WARNING, "replication", message, "set synchronous_standby_names, or fence what you write")
+
+
+def _look_mysql(ask: _Ask) -> Iterator[Finding]:
+    before = time.time()
+    server = ask.value("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))") / 1e6
+    yield from _skew(server, before, time.time())
+    if int(ask.value("SELECT @@global.innodb_flush_log_at_trx_commit")) != 1:
+        message = "innodb_flush_log_at_trx_commit is not 1: a crash can lose leases that were acknowledged"
+        yield Finding(WARNING, "durability", message, "set it to 1")
+    galera = ask.row("SHOW GLOBAL STATUS LIKE 'wsrep_ready'")
+    if galera is not None and _text(galera[1]).upper() == "ON":
+        message = "a Galera cluster: two nodes can each grant a lease before one of them is rolled back"
+        yield Finding(WARNING, "cluster", message, "let all clients of leasehold use one node")
+    yield from _other_users(ask)
+    yield from _replication(ask)
+
+
+def _other_users(ask: _Ask) -> Iterator[Finding]:
+    """Who of other users sleeps for the push, as far as this one may see that (PROCESS)."""
+    asleep = "LEFT(INFO, %(length)s) = %(begins)s AND USER <> SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()"
+    users = f"SELECT GROUP_CONCAT(DISTINCT USER) FROM information_schema.PROCESSLIST WHERE {asleep}"
+    found = ask.value(users, length=len(NAPPING), begins=NAPPING)
+    if found is not None:
+        message = f"other database users wait for leases here too ({_text(found)}): they cannot be rung by this one's"
+        advice = "let all that share leases be one database user; else they poll, and not first come, first served"
+        yield Finding(WARNING, "users", message, advice)
+
+
+def _replication(ask: _Ask) -> Iterator[Finding]:
+    """To see all of it takes REPLICATION CLIENT (on MariaDB REPLICA MONITOR) and PROCESS; others see what they may."""
+    if ask.may_see("SHOW REPLICA STATUS") is not None:
+        message = "this server replicates another one and takes writes itself: leases need one primary"
+        yield Finding(WARNING, "primary", message, "give the URL of the primary, and turn read_only on here")
+    counts = ", ".join(f"'Rpl_semi_sync_{who}_clients'" for who in ("master", "source"))
+    synchronous = ask.row(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({counts})")
+    replicas = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE LEFT(COMMAND, 11) = 'Binlog Dump'"
+    connected = ask.row("SHOW GLOBAL STATUS LIKE 'Slaves_connected'")  # MariaDB's, for everybody
+    count = max(int(ask.value(replicas)), int(connected[1]) if connected is not None else 0)
+    if count and not (synchronous is not None and int(synchronous[1])):
+        message = f"{count} replica(s), none semi-synchronous: a failover can lose the last leases"
+        yield Finding(WARNING, "replication", message, "turn semi-synchronous replication on, or fence what you write")
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,116 @@
+"""Statements on a connection of the caller's, whatever library that is of, if it has a transaction for them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
+from typing import Any
+
+from .dialect import Result, Statement
+
+_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
+
+
+def on(connection: Any) -> Callable[[Statement], Result]:
+    """What runs a statement there. Raises ValueError in autocommit, TypeError where that cannot be asked."""
+    connection = getattr(connection, "driver_connection", connection)  # of what engine.raw_connection() gives
+    if _is_sqlalchemy(connection):
+        from sqlalchemy import Connection
+
+        if not isinstance(connection, Connection):
+            connection = connection.connection()  # a Session's, in which the rest of its transaction runs
+        lent = connection.connection
+        refuse_autocommit(lent.driver_connection, lent.dbapi_connection)
+        return lambda statement: _through_sqlalchemy(connection, statement)
+    refuse_autocommit(connection)
+    return lambda statement: _through_a_cursor(connection, statement)
+
+
+async def on_async(connection: Any) -> Callable[[Statement], Awaitable[Result]]:
+    """The same for async connections of SQLAlchemy, psycopg or aiomysql (or one like it)."""
+    if _is_sqlalchemy(connection):
+        if not hasattr(connection, "get_raw_connection"):
+            connection = await connection.connection()
+        lent = await connection.get_raw_connection()
+        refuse_autocommit(lent.driver_connection, lent.dbapi_connection)
+        return lambda statement: _through_sqlalchemy_async(connection, statement)
+    refuse_autocommit(connection)
+    return lambda statement: _through_a_cursor_async(connection, statement)
+
+
+def _is_sqlalchemy(connection: Any) -> bool:
+    """A Session may be of a class of the user's own."""
+    return any(each.__module__.partition(".")[0] == "sqlalchemy" for each in type(connection).__mro__)
+
+
+def refuse_autocommit(*connections: Any) -> None:
+    """If each statement is committed by itself, the lock is gone at once. Ask the driver: an engine, a Session and a
+    server's default can all have said so. Of several, all the same connection, the first that can be asked is."""
+    for connection in connections:
+        alone = _autocommit(connection)
+        if alone is None:
+            continue
+        if alone and not _has_begun(connection):
+            raise ValueError(
+                "in_transaction needs a connection with an open transaction, and this one is in autocommit"
+            )
+        return
+    kind = type(connections[0])
+    raise TypeError(
+        f"in_transaction cannot ask a {kind.__module__}.{kind.__qualname__} whether it has a transaction open: give it "
+        "a connection of SQLAlchemy, psycopg, PyMySQL or aiomysql, or a Session"
+    )
+
+
+def _autocommit(connection: Any) -> bool | None:
+    """What it says, if it is one that can say it: PyMySQL and its like by a method, psycopg and most others, as PEP 249
+    has it, by an attribute (which is a method in PyMySQL, and turns it on)."""
+    if hasattr(connection, "get_autocommit"):
+        ask = connection.get_autocommit
+        return None if iscoroutinefunction(ask) else bool(ask())
+    said = getattr(connection, "autocommit", None)
+    return bool(said) if isinstance(said, int) else None
+
+
+def _has_begun(connection: Any) -> bool:
+    """Whether a transaction was begun in autocommit: by ``BEGIN``, or by psycopg's ``transaction()``."""
+    status = getattr(getattr(connection, "info", None), "transaction_status", None)  # psycopg, psycopg2
+    if status is not None:
+        return int(status) != 0
+    if isinstance(status := getattr(connection, "server_status", None), int):  # PyMySQL, aiomysql
+        return bool(status & _IN_TRANSACTION)
+    return getattr(connection, "in_transaction", False) is True  # mysql-connector
+
+
+def _through_sqlalchemy(connection: Any, statement: Statement) -> Result:
+    from .engine import _result, _text
+
+    return _result(connection.execute(_text(statement.sql), dict(statement.values)))
+
+
+async def _through_sqlalchemy_async(connection: Any, statement: Statement) -> Result:
+    from .engine import _result, _text
+
+    return _result(await connection.execute(_text(statement.sql), dict(statement.values)))
+
+
+def _through_a_cursor(connection: Any, statement: Statement) -> Result:
+    cursor = connection.cursor()
+    try:
+        cursor.execute(statement.sql, dict(statement.values))
+        rows = cursor.fetchall() if cursor.description else ()
+        return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0) or 0)
+    finally:
+        cursor.close()
+
+
+async def _through_a_cursor_async(connection: Any, statement: Statement) -> Result:
+    cursor = connection.cursor()
+    if hasattr(cursor, "__await__"):
+        cursor = await cursor
+    try:
+        await cursor.execute(statement.sql, dict(statement.values))
+        rows = await cursor.fetchall() if cursor.description else ()
+        return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", 0) or 0)
+    finally:
+        await cursor.close()

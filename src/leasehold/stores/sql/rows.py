@@ -1,0 +1,69 @@
+"""The row of a name: the facts of one holder as columns, and what goes beyond that in ``more``.
+
+``more`` is NULL in the plain case: a lock, free or with one holder, and nobody waiting. Else it is JSON:
+``[shape, limit, last token, weight, ttl, rest, further holders, queue]``, where weight, ttl and rest are those of the
+holder in the columns, and permits are as in :mod:`leasehold.entry`. ``state`` is 0 when no holder is in the columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from ...entry import _encode
+
+FORMAT = 1
+"""Of a row. A newer one is refused, so that an old process never misreads a new one's record."""
+FREE = 0
+DAY = 86_400_000_000
+NEVER = 2**31 - 1
+"""The ``expires_day`` of a free row that has a note, and so is not purged: a purge does not come across it."""
+
+COLUMNS = (
+    *("format", "version", "token", "attempt", "session", "owner", "kind", "data", "state"),
+    *("acquired", "expires", "more"),
+)
+"""What is read of a row, in this order."""
+NOTE = "note"
+"""A column that the first tables had not."""
+ALL_COLUMNS = (*COLUMNS, "namespace", "name", "expires_day", "created", "updated", NOTE)
+
+
+def state_of(columns: tuple[Any, ...]) -> tuple[int, Sequence[Any]]:
+    """The last token and the entry's state, as :meth:`leasehold.entry.Entry.load` takes them."""
+    token, attempt, session, owner, kind, data, state, acquired, expires, more = columns
+    if more is None:
+        if state == FREE:
+            return token, []
+        shape, limit, last, weight, ttl, rest, holders, queue = "lock", 1, token, 1, expires - acquired, 0, [], []
+    else:
+        shape, limit, last, weight, ttl, rest, holders, queue = json.loads(more)
+    if state != FREE:
+        first = [attempt, owner, kind, data, session, weight, ttl, rest, expires, token, acquired, state]
+        holders = [first, *holders]
+    return last, [shape, limit, holders, queue] if holders or queue else []
+
+
+def columns_of(last: int, entry: Sequence[Any]) -> dict[str, Any]:
+    """The columns that say what :func:`state_of` reads from them. Without a holder, ``expires`` is None: now."""
+    shape, limit, holders, queue = entry or ("lock", 1, [], [])
+    if not holders:
+        facts = {"attempt": "", "session": "", "owner": "", "kind": "", "data": None, "state": FREE}
+        more = _encode((shape, limit, last, 0, 0, 0, [], queue)) if queue else None
+        return {**facts, "token": last, "acquired": 0, "expires": None, "more": more}
+    first, *others = holders
+    attempt, owner, kind, data, session, weight, ttl, rest, expires, token, acquired, state = first
+    plain = (shape, limit, weight, rest, last) == ("lock", 1, 1, 0, token) and not others and not queue
+    return {
+        "attempt": attempt,
+        "session": session,
+        "owner": owner,
+        "kind": kind,
+        "data": data,
+        "state": state,
+        "token": token,
+        "acquired": acquired,
+        "expires": expires,
+        "more": None if plain else _encode((shape, limit, last, weight, ttl, rest, others, queue)),
+    }

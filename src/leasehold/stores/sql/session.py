@@ -1,0 +1,259 @@
+"""What the SQL drivers for threads and for asyncio share: everything but the waiting.
+
+A driver runs :meth:`Session.statements`, which turns the requests of a store operation into statements (and back), and
+knows what to do about errors of the server: send it again, make the table, or give up with the right words.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any, TypeAlias
+
+from ... import clock
+from ...errors import StoreError, StoreUnavailable
+from ...protocol import SECOND, Steps, T
+from ..entries import Read
+from ..waiting import Wake
+from .dialect import Dialect, OnlyReads, Result, Statement
+from .store import Exchange, Pause, Unsent
+from .waiting import Waiters
+
+Work: TypeAlias = Generator["Statement | Pause", Any, T]
+"""Yields statements, and is sent their results; or pauses."""
+
+POOL_SIZE = 4
+KNOCKS = 10
+"""How often to look whether a session sleeps again that is up just now."""
+GRACE = 0.2
+"""Seconds, at most, by which a server gives up before we do, so that its answer still arrives."""
+AT_LEAST = 1.0
+"""Seconds that a call has once it has a connection, unless its limit was shorter: a statement that is cut short costs
+the connection."""
+CLOCK_EVERY = 60.0
+"""How old what is known of the server's clock may be."""
+
+
+def once_it_has_its_turn(ends: float, limit: float) -> float:
+    """When a call ends that may have waited long for its connection: it has some time for itself."""
+    return max(ends, clock.now() + min(limit, AT_LEAST))
+
+
+class Refused(Exception):
+    """The server has answered a statement with an error; the connection is as good as before."""
+
+    def __init__(self, code: Any, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Broken(Exception):
+    """The connection is lost, or its answer did not come in time: the outcome is unknown."""
+
+
+class NoTurn(StoreUnavailable):
+    """Others of this process had all connections of its pool for as long as this call could wait."""
+
+    def __init__(self, size: int, answered: float, limit: float) -> None:
+        super().__init__(f"all {size} connections of the pool were busy for too long")
+        self.queued = clock.now() - answered < limit
+
+
+class Finished(Exception):
+    """The operation is done, but its connection is of no more use: it broke when somebody was to be rung."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self.result = result
+
+
+class Deaf(Broken):
+    """All is well with the connection, but rings do not arrive on it: a pooler or a cluster stands between."""
+
+
+class Session:
+    """One driver's side: its dialect, its namespace, its address, and whom to tell of rings."""
+
+    def __init__(self, dialect: Dialect, namespace: str, waiters: Waiters | None = None) -> None:
+        self.dialect = dialect
+        self.namespace = namespace
+        self.waiters = Waiters() if waiters is None else waiters
+        self.on_ring: Callable[[str], None] = lambda attempt: None
+        self.prepares = True
+        """Whether to prepare statements: not where something between us and the server does not keep them."""
+        self._passed = False
+        """Whether a connection has passed its check: the server that we were given is, or was, a primary."""
+        self._clock: tuple[float, int] | None = None
+        """What the server's clock said, and the local time at which we had the answer."""
+        self.renew()
+
+    def renew(self) -> None:
+        """A new address, where nobody waits yet: in a new process, or in a forked one."""
+        self.address = os.urandom(12).hex()
+        self.waiters.reset()
+
+    def rung(self, attempt: str) -> None:
+        """The server calls an attempt (or ALL, or HELD)."""
+        self.waiters.ring(attempt)
+        self.on_ring(attempt)
+
+    def hears(self, up: bool) -> bool:
+        """Whether one who waits can rely on being rung, if its listener is up."""
+        return up and clock.now() >= self.waiters.doubted
+
+    def statements(self, request: Any, steps: Steps[T], ends: float) -> Work[T]:
+        """A store operation as statements that grant nothing after local time ``ends``, however late they arrive.
+
+        ``request`` is what the steps have asked for first."""
+        statement_of, answer_to = self.dialect.statement, self.dialect.answer
+        left = ends - clock.now()
+        ends -= min(GRACE, left / 10)
+        cut = False
+        try:
+            while True:
+                rings: Exchange | None = None
+                try:
+                    if isinstance(request, Pause):
+                        yield request
+                        answer = None
+                    elif isinstance(request, Wake):
+                        answer = self.on_ring(request.attempt)
+                    else:
+                        until = self._by_the_server(ends) or (yield from self._ask_the_time(ends))
+                        statement = statement_of(request, self.namespace, self.address, until)
+                        try:
+                            result = yield statement
+                        except Refused as refused:
+                            result = yield from self._again(statement, refused)
+                        answer = answer_to(request, result, self.address)
+                        if isinstance(request, Read):
+                            self._clock = clock.now(), answer.now
+                        if answer and isinstance(request, Exchange) and request.rings:
+                            rings = request
+                except StoreError as error:
+                    request = steps.throw(error)
+                    continue
+                try:
+                    request = steps.send(answer)
+                finally:
+                    # Those of ours whom it calls find that the store knows of it already.
+                    if rings is not None:
+                        cut = not (yield from self._ring(rings))
+        except StopIteration as stop:
+            value: T = stop.value
+            if cut:
+                raise Finished(value) from None
+            return value
+        finally:
+            steps.close()
+
+    def _by_the_server(self, ends: float) -> int:
+        """What the server's clock will say, at least, at local time ``ends``; 0 when that is not known."""
+        now = clock.now()
+        if now >= ends:
+            raise StoreUnavailable("the server took too long")
+        if self._clock is None or now - self._clock[0] > CLOCK_EVERY:
+            return 0
+        then, said = self._clock
+        return said + int((ends - then) * SECOND)
+
+    def _ask_the_time(self, ends: float) -> Work[int]:
+        yield from self._read_clock(Statement(self.dialect.CLOCK, {}))
+        return self._by_the_server(ends)
+
+    def _read_clock(self, statement: Statement) -> Work[Result]:
+        """Send a statement whose answer begins with the server's clock."""
+        try:
+            result: Result = yield statement
+        except Refused as refused:
+            result = yield from self._again(statement, refused)
+        self._clock = clock.now(), int(result.rows[0][0])
+        return result
+
+    def check(self) -> Work[None]:
+        """What a new connection has to say about its server and the table; makes the table if need be."""
+        result = yield from self._read_clock(self.dialect.check())
+        try:
+            lacking = self.dialect.lacking(result)
+        except OnlyReads as error:
+            if not self._passed:
+                raise
+            # Who waits goes on trying, until there is a primary again or its time is over.
+            raise StoreUnavailable(f"the server has become read-only: {error}") from error
+        yield from self.create(lacking)
+        self._passed = True
+
+    def create(self, lacking: Sequence[str]) -> Work[None]:
+        """Make the table, or what it lacks, where that is not there yet."""
+        for sql in lacking:
+            try:
+                yield Statement(sql, {})
+            except Refused as refused:
+                if refused.code in self.dialect.DENIED:
+                    raise self.dialect.not_there(lacking) from refused
+                if refused.code not in self.dialect.CREATED:
+                    raise self.dialect.error(refused.code, str(refused)) from refused
+
+    def _again(self, statement: Statement, refused: Refused) -> Work[Result]:
+        """What to do about a refusal: send it again, make the table and send it again, or give up."""
+        for tries in count(1):
+            code = refused.code
+            if code in self.dialect.UNDONE:
+                return Result((), 0)
+            if code in self.dialect.UNPREPARED and tries < 3:
+                self.prepares = False
+            elif code in self.dialect.AGAIN and tries < 20:
+                # It was chosen to make way for another, and has done nothing.
+                if tries > 1:
+                    yield Pause(random.random() * min(0.05, 0.001 * 2**tries))
+            elif code in self.dialect.MISSING and tries == 1:
+                yield from self.create(self.dialect.schema())
+            else:
+                break
+            try:
+                result: Result = yield statement
+                return result
+            except Refused as another:
+                refused = another
+        raise self.dialect.error(refused.code, str(refused)) from (refused.__cause__ or refused)
+
+    def _ring(self, request: Exchange) -> Work[bool]:
+        """Rings are hints, and what they tell of is done: False when the connection broke over it, but no error."""
+        for session, attempt in request.rings:
+            if session == self.address:
+                self.waiters.call(attempt)
+                self.on_ring(attempt)
+        for session in dict.fromkeys(session for session, _ in request.rings if session and session != self.address):
+            try:
+                yield from self.knock(session)
+            except Refused:
+                pass  # it has gone, or we may not: it will look by itself
+            except Broken:
+                return False
+        return True
+
+    def knock(self, session: str) -> Work[None]:
+        """Ring a session, where an exchange has not done it already. One that is up is rung when it sleeps again."""
+        ask = self.dialect.knock(session)
+        for tries in count():
+            if ask is None:
+                return
+            found, awake = self.dialect.knocked((yield ask))
+            if not awake or tries >= KNOCKS:
+                if found is not None:
+                    yield found
+                return
+            yield Pause(0.005)
+
+
+def never_sent(steps: Steps[Any]) -> None:
+    """End an operation that got no connection."""
+    with suppress(Unsent):
+        steps.throw(Unsent())
+
+
+def broken(error: BaseException) -> StoreUnavailable:
+    return StoreUnavailable(f"the connection to the server is lost or has no answer in time: {error}")

@@ -1,0 +1,349 @@
+"""The store logic for SQL servers: one statement where a name is free, compare-and-swap on its row where it is not.
+
+A row has the facts of one holder as columns (:mod:`.rows`). While nobody contends, an acquire is one conditional
+upsert and a release one conditional update. When that says no, the row is read, :mod:`leasehold.entry` decides, and
+the row is swapped if its version is still the one read: no row lock is ever held while Python runs. Several names are
+read, decided and swapped in the same way, all of their rows in one statement.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, NamedTuple
+
+from ... import clock
+from ...entry import Entry
+from ...errors import StoreUnavailable
+from ...policy import FALLBACK
+from ...protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
+from ..entries import EntryStore, Read, Row
+from ..waiting import UNDER_WAY, Wake
+from .waiting import EARLY, Seen, Waiter, Waiters
+
+TIDY_BATCHES = 10
+"""Of 1,000 dead rows each, at most, in one call."""
+TURN, TURNS = 0.002, 50
+"""How often one who joins a queue looks whether it is its turn, and how many times."""
+CAREFUL = 60.0
+"""For how long after a renewal that got no answer the next ones look for locked rows first."""
+
+
+# Requests beside those of ``entries`` that a SQL driver answers.
+
+
+class Take(NamedTuple):
+    """Take a free name that nobody waits for. Answered with the token, or 0."""
+
+    name: str
+    ask: Ask
+
+
+class Accept(NamedTuple):
+    """Take what a release has granted to the attempt meanwhile. Answered with the token, or 0."""
+
+    name: str
+    attempt: str
+    ttl: int
+
+
+class Free(NamedTuple):
+    """Give back a name that nobody waits for. Answered with whether that was done."""
+
+    name: str
+    attempt: str
+    token: int
+
+
+class Extend(NamedTuple):
+    """Renew what is held without further ado. Answered with (name, attempt, token) of those for which that was done."""
+
+    batch: Sequence[Renewal]
+
+
+class Unlocked(NamedTuple):
+    """Which of these names have rows that nobody has locked? Answered with those, at once."""
+
+    names: Sequence[str]
+
+
+class Exchange(NamedTuple):
+    """Store token and state if the version is still this one, and ring. Answered with the new version, or 0."""
+
+    name: str
+    version: int
+    token: int
+    state: Sequence[Any]
+    rings: Sequence[tuple[str, str]]
+
+
+class ReadAll(NamedTuple):
+    """Answered with the Row of each of these names."""
+
+    names: Sequence[str]
+
+
+class ExchangeAll(NamedTuple):
+    """All of these exchanges, which ring nobody, or none. Answered with whether."""
+
+    exchanges: Sequence[Exchange]
+
+
+class CanHold(NamedTuple):
+    """Does this name look free for a transaction to hold? Locks nothing. Answered with whether."""
+
+    name: str
+
+
+class Purge(NamedTuple):
+    """Delete some rows that have been dead for a day. Answered with how many."""
+
+
+class Leftovers(NamedTuple):
+    """Answered with some names whose rows look dead but still have waiters or further holders."""
+
+
+class Pause(NamedTuple):
+    """Wait a moment."""
+
+    seconds: float
+
+
+class Unsent(Exception):
+    """Thrown into an operation whose first request found no connection: the server has not had a word of it."""
+
+
+class SqlStore(EntryStore):
+    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+
+    def __init__(self, scheme: str) -> None:
+        super().__init__(scheme)
+        self.waiters = Waiters()
+        self._careful = 0.0
+        """Until when renewals first look which rows are locked."""
+
+    def acquire(self, ask: Ask) -> Steps[Reply]:
+        waiter = self.waiters.get(ask.attempt)
+        try:
+            if waiter is None:
+                plain = (ask.shape, ask.limit, ask.weight, ask.rest) == ("lock", 1, 1, 0) and not ask.heir
+                if plain and (token := (yield Take(ask.name, ask))):
+                    return Grant(token)
+                if plain:
+                    return (yield from self._join(ask))
+            elif waiter.granted():
+                waiter.rung = False
+                sent = clock.now()
+                if token := (yield Accept(ask.name, ask.attempt, ask.ttl)):
+                    waiter.crowd.accepted(ask.attempt, ask.ttl, sent)
+                    self.waiters.forget(ask.attempt)
+                    return Grant(token)
+            elif not waiter.rung:
+                return waiter.answer() or (yield from self._look(ask, waiter))
+            return (yield from self._ask(ask, waiter))
+        except BaseException:
+            if waiter is None:
+                self.waiters.forget(ask.attempt)  # it may never ask again, and who would keep its place then?
+            else:
+                # It goes by nothing that is known here until the server has answered it.
+                waiter.rung = waiter.excused = True
+            raise
+
+    def _join(self, ask: Ask) -> Steps[Reply]:
+        """Ask for the first time. Those of ours who do at the same time take turns: each swap would make the others'
+        vain."""
+        crowd = self.waiters.crowds.get(ask.name)
+        turn = None if crowd is None else crowd.turn
+        for _ in range(TURNS):
+            if turn is None or turn.acquire(blocking=False):
+                break
+            yield Pause(TURN)
+        else:
+            turn = None  # the one whose turn it is gets no answer: on without
+        try:
+            return (yield from self._ask(ask, None))
+        finally:
+            if turn is not None:
+                turn.release()
+
+    def _look(self, ask: Ask, waiter: Waiter) -> Steps[Reply]:
+        """How the name stands for one whose time has come, and for all who wait with it."""
+        crowd = waiter.crowd
+        look = crowd.begin_look()
+        if look is None:
+            known = waiter.answer(UNDER_WAY) if crowd.look_is_under_way() else None
+            return known or (yield from self._ask(ask, waiter))
+        try:
+            if (yield from self._keep_places(waiter)) and (known := waiter.answer()):
+                return known
+            reply = yield from self._ask(ask, waiter)
+            for each in crowd.overlooked(waiter):
+                yield Wake(each.attempt)
+        finally:
+            look.release()
+        if isinstance(reply, Busy) and len(crowd) > 1:
+            return reply._replace(look=FALLBACK - EARLY)
+        return reply
+
+    def _keep_places(self, waiter: Waiter) -> Steps[bool]:
+        """Refresh our places in a queue without reading first. False: no need yet, or the row has changed meanwhile."""
+        crowd = waiter.crowd
+        seen = crowd.seen
+        if seen is None or seen.sent <= crowd.missed or seen.place(waiter.attempt) is None or seen.left() <= 0:
+            return False
+        sent = clock.now()
+        row = seen.row._replace(now=seen.now())
+        entry = Entry.load(row.name, seen.entry.token, seen.entry.state())  # what was seen stays what it was
+        if not crowd.refresh(entry, row.now):
+            return False
+        version = yield Exchange(row.name, row.version, entry.token, entry.state(), ())
+        if version:
+            crowd.saw(Seen(row._replace(version=version), entry, sent))
+        return bool(version)
+
+    def _ask(self, ask: Ask, waiter: Waiter | None) -> Steps[Reply]:
+        """Read the row, and do what it allows."""
+        for tries in count():
+            sent = clock.now()
+            if waiter is not None:
+                waiter.rung = False
+            row: Row = yield Read(ask.name)
+            entry = Entry.load(ask.name, row.token, row.state)
+            if waiter is not None and ask.attempt in self.waiters and waiter.missed_its_grant(entry, row.now):
+                self.waiters.doubt()
+            mine = next((waiting for waiting in entry.queue if waiting.attempt == ask.attempt), None)
+            expires = mine.expires if mine is not None else 0
+            reply: Reply = entry.acquire(ask, row.session, row.now, row.wall)
+            queued = isinstance(reply, Busy) and reply.place is not None
+            if queued:
+                if waiter is None or ask.attempt in self.waiters:  # else it has left meanwhile
+                    waiter = self.waiters.join(ask.name, ask.attempt)  # it may be called before the answer is there
+                if mine is not None:
+                    mine.expires = expires  # that alone is not worth a write
+            version = yield from self._store(row, entry)
+            if not version:
+                yield from self._conflict(tries)
+                continue
+            seen = Seen(row._replace(version=version), entry, sent)
+            self.waiters.saw(seen)
+            if not queued or waiter is None or not isinstance(reply, Busy):
+                self.waiters.forget(ask.attempt)
+                return reply
+            return waiter.tell(seen, reply)
+        raise AssertionError
+
+    def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
+        for tries in count():
+            rows: Sequence[Row] = yield ReadAll([ask.name for ask in asks])
+            exchanges, grants = [], []
+            for place, (ask, row) in enumerate(zip(asks, rows, strict=True)):
+                entry = Entry.load(ask.name, row.token, row.state)
+                reply = entry.acquire(ask, row.session, row.now, row.wall)
+                if isinstance(reply, (Busy, Mismatch)):
+                    return Refusal(place, reply)
+                if entry.rings:
+                    return None  # a queue has to move up first
+                assert isinstance(reply, Grant)
+                exchanges.append(Exchange(ask.name, row.version, entry.token, entry.state(), ()))
+                grants.append(reply)
+            if (yield ExchangeAll(sorted(exchanges))):  # by name: everybody locks rows in one order
+                return grants
+            yield from self._conflict(tries)
+        raise AssertionError
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+        if clock.now() < self._careful:
+            return (yield from self._renew_unlocked(batch))
+        try:
+            done = yield Extend(batch)
+        except Unsent:
+            raise
+        except BaseException:  # also when it is not waited for any more: it may have been one row that was locked
+            self._careful = clock.now() + CAREFUL
+            raise
+        return (yield from self._renewed(batch, done))
+
+    def _renewed(self, batch: Sequence[Renewal], done: Collection[Any]) -> Steps[Sequence[str | StoreUnavailable]]:
+        """What became of each, of which these were done in one statement."""
+        outcomes: list[str | StoreUnavailable] = []
+        for each in batch:
+            if each[:3] in done:
+                outcomes.append(RENEWED)
+            else:
+                outcomes.append((yield from self._change(each.name, partial(_renew, each), GONE)))
+        return outcomes
+
+    def _renew_unlocked(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+        """Renew without waiting for anybody's lock: one locked row must not cost all the others their leases."""
+        outcomes: dict[Renewal, str | StoreUnavailable] = {}
+        left = list(batch)
+        for tries in range(3):
+            if tries:
+                yield Pause(0.02)  # most are locked for the length of a statement
+            names = yield Unlocked([each.name for each in left])
+            now = [each for each in left if each.name in names]
+            if now:
+                outcomes.update(zip(now, (yield from self._renewed(now, (yield Extend(now)))), strict=True))
+                left = [each for each in left if each.name not in names]
+            if not left:
+                break
+        for each in left:
+            row: Row = yield Read(each.name)
+            outcome = _renew(each, Entry.load(each.name, row.token, row.state), row)
+            locked = StoreUnavailable(f"the row of {each.name!r} is locked by another transaction")
+            outcomes[each] = locked if outcome == RENEWED else outcome
+            self._careful = clock.now() + CAREFUL
+        return [outcomes[each] for each in batch]
+
+    def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
+        if (yield Free(name, attempt, token)):
+            return True
+        return (yield from super().release(name, attempt, token, None))
+
+    def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        try:
+            return (yield from super().abandon(name, attempt))
+        finally:
+            self.waiters.forget(attempt)  # only now: what it has asked before may have ended just before this
+
+    def tidy(self) -> Steps[None]:
+        for _ in range(TIDY_BATCHES):
+            if (yield Purge()) < 1000:
+                break
+        for name in (yield Leftovers()):
+            yield from self._change(name, lambda entry, row: entry._expire(row.now, row.wall), None)
+
+    def _change(self, name: str, change: Callable[[Entry, Row], T], absent: T) -> Steps[T]:
+        while True:
+            sent = clock.now()
+            row: Row = yield Read(name)
+            if not row.state:
+                return absent
+            entry = Entry.load(name, row.token, row.state)
+            result = change(entry, row)
+            version = yield from self._store(row, entry)
+            if version:
+                self.waiters.saw(Seen(row._replace(version=version), entry, sent))
+                return result
+
+    def _store(self, row: Row, entry: Entry) -> Steps[int]:
+        """Swap if anything has changed. What is stored counts as a look, so that it keeps the places of all of ours."""
+        crowd = self.waiters.crowds.get(row.name)
+        if crowd is not None:
+            crowd.refresh(entry, row.now)
+        state = entry.state()
+        if state == row.state and entry.token == row.token:
+            return row.version or 1
+        version: int = yield Exchange(row.name, row.version, entry.token, state, tuple(entry.rings))
+        return version
+
+    def _conflict(self, tries: int) -> Steps[None]:
+        """Another was faster. Somebody always gets on; many at once do so sooner when they spread out."""
+        if tries >= 2:
+            yield Pause(random.random() * min(0.05, 0.001 * 2**tries))
+
+
+def _renew(renewal: Renewal, entry: Entry, row: Row) -> str:
+    return entry.renew(renewal.attempt, renewal.token, renewal.ttl, row.now)

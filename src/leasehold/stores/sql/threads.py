@@ -1,0 +1,304 @@
+"""The SQL stores' driver for threads: a small pool of connections, and a listener in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from ... import clock
+from ...errors import StoreError, StoreUnavailable
+from ...log import DEBUG, ERROR, log
+from ...protocol import ALL, Busy, Steps, T
+from .dialect import Hint, Result, Statement
+from .session import (
+    POOL_SIZE,
+    Broken,
+    Deaf,
+    Finished,
+    NoTurn,
+    Refused,
+    Session,
+    Work,
+    broken,
+    never_sent,
+    once_it_has_its_turn,
+)
+from .store import Pause
+
+READY_WITHIN = 1.0
+"""How long the first waiter waits until push is up."""
+RETRY = 1.0
+"""How soon a listener that has lost its connection tries again."""
+RETRY_DEAF = 60.0
+"""How soon one does that has a connection but hears nothing."""
+
+
+class Connection(Protocol):
+    """One connection in autocommit. Used by one thread at a time."""
+
+    def execute(self, statement: Statement, limit: float) -> Result:
+        """Raises Refused, Broken."""
+
+    def stale(self) -> bool:
+        """Whether the server has hung up while the connection was idle."""
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """Where connections come from, and go to."""
+
+    spare: bool
+    """Whether there is one for us however many of its connections are in transactions of the user's."""
+
+    def take(self, limit: float) -> tuple[Connection, bool]:
+        """A connection, and whether it is new to us. Raises Broken, StoreError."""
+
+    def give(self, connection: Connection, good: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+    def after_fork(self) -> None: ...
+
+
+class Listener(Protocol):
+    """What waits for rings, in a thread of its own."""
+
+    def run(self, ready: Callable[[], None], rung: Callable[[str], None]) -> None:
+        """Listen until told to stop or the connection breaks; call ``ready`` once rings are sure to arrive.
+
+        ``rung`` takes an attempt, or "" where the ring does not say which. Raises Broken, Refused, StoreError."""
+
+    def stop(self) -> None: ...
+
+    def close(self) -> None:
+        """Its thread has ended."""
+
+    def stand_by(self, attempt: str, busy: Busy | None) -> None:
+        """An attempt is about to sleep until it is rung."""
+
+    def forget(self, attempt: str) -> None: ...
+
+
+class Pool:
+    """At most ``size`` connections, each lent for one operation and never while anybody waits for a lease."""
+
+    spare = True
+
+    def __init__(self, open: Callable[[float], Connection], size: int = POOL_SIZE) -> None:
+        self._open = open
+        self._size = size
+        self._inherited: list[Connection] = []
+        self._idle: list[tuple[float, Connection]] = []
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """The parent's connections are neither used nor closed: a word on them would be the parent's."""
+        self._inherited.extend(connection for _, connection in self._idle)
+        self._idle = []
+        self._lent = 0
+        self._freed = threading.Condition(threading.Lock())
+        self._closed = False
+        self._answered = 0.0
+
+    def take(self, limit: float) -> tuple[Connection, bool]:
+        ends = clock.now() + limit
+        while True:
+            with self._freed:
+                if self._closed:
+                    raise StoreUnavailable("this Locks is closed")
+                if not self._idle and self._lent >= self._size:
+                    if not self._freed.wait(ends - clock.now()) and clock.now() >= ends:
+                        raise NoTurn(self._size, self._answered, limit)
+                    continue
+                since, connection = self._idle.pop() if self._idle else (0.0, None)
+                self._lent += 1
+            try:
+                if connection is None:
+                    return self._open(max(0.1, ends - clock.now())), True
+                if clock.now() - since < 1.0 or not connection.stale():
+                    return connection, False
+            except BaseException:
+                with self._freed:
+                    self._return()
+                raise
+            self.give(connection, False)
+
+    def give(self, connection: Connection, good: bool) -> None:
+        with self._freed:
+            kept = good and not self._closed
+            if kept:
+                self._answered = clock.now()
+                self._idle.append((self._answered, connection))
+            self._return()
+        if not kept:
+            connection.close()
+
+    def _return(self) -> None:
+        self._lent -= 1
+        self._freed.notify()
+
+    def close(self) -> None:
+        with self._freed:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._freed.notify_all()
+        for _, connection in idle:
+            connection.close()
+
+
+class SqlThreads:
+    def __init__(self, session: Session, source: Source, listener: Callable[[Session], Listener | None]) -> None:
+        self.session = session
+        self.source = source
+        self._make_listener = listener
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._listener: Listener | None = None
+        self._thread: threading.Thread | None = None
+        self._ready = threading.Event()
+        self._settled = threading.Event()
+        self._closed = threading.Event()
+        self._trouble = "it is turned off, or this driver has none"
+
+    @property
+    def on_ring(self) -> Callable[[str], None]:
+        return self.session.on_ring
+
+    @on_ring.setter
+    def on_ring(self, callback: Callable[[str], None]) -> None:
+        self.session.on_ring = callback
+
+    def run(self, steps: Steps[T], limit: float) -> T:
+        ends = clock.now() + limit
+        try:
+            request = next(steps)  # what is known already needs no connection
+        except StopIteration as stop:
+            known: T = stop.value
+            return known
+        try:
+            connection, new = self.source.take(limit)
+        except BaseException as error:
+            never_sent(steps)
+            if isinstance(error, Broken):
+                raise broken(error) from (error.__cause__ or error)
+            raise
+        ends = once_it_has_its_turn(ends, limit)
+        good = False
+        try:
+            if new:
+                carry_out(self.session.check(), connection, ends)
+            result = carry_out(self.session.statements(request, steps, ends), connection, ends)
+            good = True
+            return result
+        except Finished as finished:
+            done: T = finished.result
+            return done
+        except Broken as error:
+            raise broken(error) from (error.__cause__ or error)
+        except Exception as error:
+            good = not new and not isinstance(error, StoreUnavailable)
+            raise
+        finally:
+            steps.close()
+            self.source.give(connection, good)
+
+    # Listening.
+
+    def listen(self, attempt: str, busy: Busy | None) -> bool:
+        with self._mutex:
+            if self._closed.is_set():
+                return False
+            if self._thread is None:
+                self._listener = self._make_listener(self.session)
+                if self._listener is None:
+                    return False
+                self._thread = threading.Thread(target=self._listen, name="leasehold-sql", daemon=True)
+                self._thread.start()
+        listener = self._listener
+        if attempt and listener is not None:
+            self._settled.wait(READY_WITHIN)
+            listener.stand_by(attempt, busy)
+        return self.session.hears(self._ready.is_set())
+
+    def trouble_listening(self, limit: float) -> str:
+        """Why no rings arrive; empty when they do."""
+        if not self.listen("", None):
+            self._settled.wait(limit if self._listener is not None else 0)
+        return "" if self._ready.is_set() else self._trouble
+
+    def forget(self, attempt: str) -> None:
+        self.session.waiters.forget(attempt)
+        if self._listener is not None:
+            self._listener.forget(attempt)
+
+    def _listen(self) -> None:
+        listener, closed, ready, settled = self._listener, self._closed, self._ready, self._settled
+        assert listener is not None
+
+        def up() -> None:
+            # Whatever was called before this moment has not been heard: have everyone look.
+            ready.set()
+            settled.set()
+            self.session.rung(ALL)
+
+        while not closed.is_set():
+            pause = RETRY
+            try:
+                listener.run(up, self.session.rung)
+            except (Broken, Refused, StoreError) as error:  # without push, waiters look by themselves
+                self._trouble = str(error)
+                log(DEBUG, "no push from the server: %s", error)
+                if isinstance(error, (Deaf, Refused)):
+                    pause = RETRY_DEAF  # so it will be for some time
+            except Exception as error:
+                log(ERROR, "the listener stumbled and goes on: %s", error, exc=error)
+            ready.clear()
+            settled.set()
+            closed.wait(pause)
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed.set()
+            listener, thread = self._listener, self._thread
+        if listener is not None and thread is not None:
+            listener.stop()
+            if thread is not threading.current_thread():
+                thread.join(2.0)
+                if not thread.is_alive():
+                    listener.close()
+        self.source.close()
+
+    def after_fork(self) -> None:
+        self.session.renew()
+        self.source.after_fork()
+        self._reset()
+
+
+def carry_out(work: Work[T], connection: Connection, ends: float) -> T:
+    """Run statements on a connection until the work is done or the time is over."""
+    answer: Result | None = None
+    error: Refused | Broken | None = None
+    try:
+        while True:
+            todo = work.send(answer) if error is None else work.throw(error)
+            answer, error = None, None
+            left = ends - clock.now()
+            if left <= 0:
+                raise StoreUnavailable("the server took too long")
+            if isinstance(todo, Pause):
+                time.sleep(min(todo.seconds, left))
+                continue
+            try:
+                answer = connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
+            except (Refused, Broken) as failed:
+                error = failed
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        work.close()

@@ -1,0 +1,153 @@
+"""Leases inside the caller's own transaction: the lease's check and the caller's writes commit together.
+
+The statements run on the caller's connection and in its transaction; nothing is committed, rolled back or retried here
+(but to a savepoint of our own), and the driver's own errors (a deadlock, a lost connection) come out as they are, for
+the caller's own handling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from ...errors import AcquireTimeout, LeaseLost
+from . import callers as sql_callers
+from .dialect import Result, Statement
+from .store import CanHold
+
+if TYPE_CHECKING:
+    from ...core import Core
+    from ...lease import BaseLease
+    from ...protocol import Steps
+    from ...spec import Spec
+    from .session import Session
+
+_SAVEPOINT, _UNDO, _DONE = (
+    Statement(f"{words} leasehold", {}) for words in ("SAVEPOINT", "ROLLBACK TO SAVEPOINT", "RELEASE SAVEPOINT")
+)
+
+
+class Aside(NamedTuple):
+    """What is to be asked outside of the caller's transaction, by a connection of the store's own."""
+
+    steps: Steps[Any]
+
+
+Inside: TypeAlias = Generator[Statement | Aside, Any, int]
+"""Yields statements for the caller's connection, and is sent their results. Returns the token."""
+
+
+def session_of(core: Core) -> Session:
+    session: Session | None = getattr(core.driver, "session", None)
+    if session is None:
+        raise ValueError(f"in_transaction needs a SQL store, which {core.store.scheme}:// is not")
+    return session
+
+
+def holding(core: Core, spec: Spec) -> Inside:
+    """Takes the name for the length of a transaction, or AcquireTimeout: there is no waiting inside a transaction."""
+    session = session_of(core)
+    if (spec.shape, spec.limit) != ("lock", 1):
+        raise ValueError("in_transaction takes plain locks only")
+    return _hold(core, session, spec)
+
+
+def _hold(core: Core, session: Session, spec: Spec) -> Inside:
+    """One that is refused must not lock the row: its holder could not renew until the caller's transaction ends. So
+    look first, without a lock."""
+    dialect, driver = session.dialect, core.driver
+    key = dialect.key(session.namespace, spec.name)
+    busy = f"{spec.name!r} could not be had in this transaction: it is held, or others wait for it"
+    if dialect.UNDOES:
+        look = CanHold(spec.name)
+        free = dialect.answer(look, (yield Statement(dialect.CAN_HOLD, key)), session.address)
+    else:
+        # A look by the caller's own connection would be what all its later reads are as old as, and so older than what
+        # the last holder has committed. A pool of the caller's may have no other: then it is tried without a look.
+        free = (yield Aside(_can_hold(spec.name))) if driver.source.spare else True  # type: ignore[attr-defined]
+    if not free:
+        raise AcquireTimeout(busy)
+    if dialect.UNDOES:
+        yield _SAVEPOINT
+    token = dialect.taken((yield dialect.hold({**key, "owner": core.owner, "kind": spec.kind})))
+    if dialect.UNDOES:
+        if not token:
+            yield _UNDO
+        yield _DONE
+    elif not token:
+        raise AcquireTimeout(f"{busy}. End this transaction now: until then the row is locked, and cannot be renewed")
+    if not token:
+        raise AcquireTimeout(busy)
+    return token
+
+
+def _can_hold(name: str) -> Steps[bool]:
+    free: bool = yield CanHold(name)
+    return free
+
+
+def checking(lease: BaseLease) -> Inside:
+    """Finds the lease's row, locked until the transaction ends, if it still is the lease's; else LeaseLost."""
+    session = session_of(lease._core)
+    if lease._spec.shape != "lock":
+        raise ValueError("in_transaction is for exclusive leases only")
+    lease.check()
+    return _check(lease, session)
+
+
+def _check(lease: BaseLease, session: Session) -> Inside:
+    dialect = session.dialect
+    key = dialect.key(session.namespace, lease.name)
+    values = {**key, "attempt": lease._claim.attempt, "token": lease.token}
+    if (yield Statement(dialect.CHECK_HELD, values)).rows:
+        return lease.token
+    if dialect.SNAPSHOT and _is_older(lease, (yield Statement(dialect.SNAPSHOT, key))):
+        raise ValueError(
+            f"this transaction is older than the lease of {lease.name!r}, and does not see it: begin it after the "
+            "acquire, or have it at READ COMMITTED"
+        )
+    raise LeaseLost(lease.name, "the store says that it is no longer ours")
+
+
+def _is_older(lease: BaseLease, seen: Result) -> bool:
+    """Whether what this transaction sees of the row is from before the lease, or from before its last renewals."""
+    isolation, token, attempt, state = seen.rows[0]
+    if isolation in ("read committed", "read uncommitted"):
+        return False
+    if token is None or token < lease.token:
+        return True
+    # By its own deadline it has not expired, though by what is seen here it has.
+    return (token, attempt) == (lease.token, lease._claim.attempt) and state in (1, 2)
+
+
+# What is the same for threads and asyncio but for the waiting.
+
+
+def run(core: Any, connection: Any, work: Inside) -> int:
+    """On a connection of SQLAlchemy (or a Session), psycopg or PyMySQL (or one like it)."""
+    answer = None
+    try:
+        execute = sql_callers.on(connection)
+        while True:
+            todo = work.send(answer)
+            answer = core.call(todo.steps) if isinstance(todo, Aside) else execute(todo)
+    except StopIteration as stop:
+        token: int = stop.value
+        return token
+    finally:
+        work.close()
+
+
+async def run_async(core: Any, connection: Any, work: Inside) -> int:
+    """On an async connection of SQLAlchemy (or an AsyncSession), psycopg or aiomysql (or one like it)."""
+    answer = None
+    try:
+        execute = await sql_callers.on_async(connection)
+        while True:
+            todo = work.send(answer)
+            answer = await (core.call(todo.steps) if isinstance(todo, Aside) else execute(todo))
+    except StopIteration as stop:
+        token: int = stop.value
+        return token
+    finally:
+        work.close()

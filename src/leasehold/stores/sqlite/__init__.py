@@ -1,0 +1,1 @@
+"""SQLite: every process of one machine, over one file."""

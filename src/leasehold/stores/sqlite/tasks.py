@@ -1,0 +1,119 @@
+"""The SQLite store's driver for asyncio: operations in one worker thread, rings and deaths through the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
+from ...protocol import Busy, Steps, T
+from .store import Database
+
+
+class SqliteTasks:
+    """One worker, so that operations happen in the order in which they were asked for, also after a cancellation."""
+
+    def __init__(self, path: str, namespace: str) -> None:
+        self.database = Database(path, namespace)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._worker: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watched: dict[str, dict[str, int]] = {}
+
+    @property
+    def on_ring(self) -> Callable[[str], None]:
+        return self.database.on_ring
+
+    @on_ring.setter
+    def on_ring(self, callback: Callable[[str], None]) -> None:
+        self.database.on_ring = callback
+
+    async def run(self, steps: Steps[T], limit: float) -> T:
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix="leasehold-sqlite")
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self.database.run, steps, limit)
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        return self.database.at_rest()
+
+    async def listen(self, attempt: str, busy: Busy | None) -> bool:
+        """Watch the holders' sessions for this attempt if it is next."""
+        bell = self.database.bell
+        if bell.fd < 0:
+            return False
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            loop.add_reader(bell.fd, self._read)
+        self._watch(attempt, tuple(busy.watch) if busy is not None and not busy.place else ())
+        return busy is None or bell.can_be_rung()
+
+    def forget(self, attempt: str) -> None:
+        self._watch(attempt, ())
+
+    def _read(self) -> None:
+        for attempt in self.database.bell.read():
+            self.on_ring(attempt)
+
+    def _watch(self, attempt: str, sessions: tuple[str, ...]) -> None:
+        old = self._watched.pop(attempt, {})
+        new = {}
+        for session in sessions:
+            fd = old.pop(session) if session in old else self.database.bell.watch(session)
+            if fd is None:  # died between the answer and now
+                self.on_ring(attempt)
+                continue
+            new[session] = fd
+            if fd >= 0 and self._loop is not None:
+                self._loop.add_reader(fd, self._died, attempt, session)
+        for fd in old.values():
+            self._unwatch(fd)
+        if new:
+            self._watched[attempt] = new
+
+    def _died(self, attempt: str, session: str) -> None:
+        watched = self._watched.get(attempt, {})
+        self._unwatch(watched.get(session, -1))
+        watched[session] = -1
+        self.on_ring(attempt)
+
+    def _unwatch(self, fd: int) -> None:
+        if fd >= 0:
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.remove_reader(fd)
+            os.close(fd)
+
+    async def close(self) -> None:
+        for attempt in list(self._watched):
+            self.forget(attempt)
+        if self._loop is not None and self.database.bell.fd >= 0:
+            self._loop.remove_reader(self.database.bell.fd)
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await asyncio.get_running_loop().run_in_executor(worker, self.database.disconnect)
+            worker.shutdown(wait=False)
+        else:
+            self.database.disconnect()
+
+    def new_loop(self) -> None:
+        for attempt in list(self._watched):
+            self.forget(attempt)
+        self._loop = None
+
+    def run_at_exit(self, steps: Steps[T], limit: float) -> T:
+        return self.database.run(steps, limit)
+
+    def close_at_exit(self) -> None:
+        self.database.disconnect()
+
+    def after_fork(self) -> None:
+        for watched in self._watched.values():
+            for fd in watched.values():
+                if fd >= 0:
+                    os.close(fd)
+        self._reset()
+        self.database.after_fork()

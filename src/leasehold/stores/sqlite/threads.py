@@ -1,0 +1,163 @@
+"""The SQLite store's driver for threads: a listener thread waits for rings and for the death of holders."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from ...protocol import Busy, Steps, T
+from ..fifo import POKE
+from .store import Database
+
+LOG_LEFT = 512 * 1024
+"""The longest write-ahead log that is left behind: 0.6 ms for the next to read, and 60 runs."""
+
+
+class SqliteThreads:
+    def __init__(self, path: str, namespace: str) -> None:
+        self.database = Database(path, namespace)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._watched: dict[str, dict[str, int]] = {}
+        self._stale: list[int] = []
+        self._closed = False
+
+    @property
+    def on_ring(self) -> Callable[[str], None]:
+        return self.database.on_ring
+
+    @on_ring.setter
+    def on_ring(self, callback: Callable[[str], None]) -> None:
+        self.database.on_ring = callback
+
+    def run(self, steps: Steps[T], limit: float) -> T:
+        return self.database.run(steps, limit)
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        return self.database.at_rest()
+
+    def listen(self, attempt: str, busy: Busy | None) -> bool:
+        """Watch the holders' sessions for this attempt if it is next."""
+        bell = self.database.bell
+        if bell.fd < 0:
+            return False
+        head = busy is not None and not busy.place
+        sessions = tuple(busy.watch) if busy is not None and head else ()
+        with self._mutex:
+            if self._closed:
+                return False
+            changed = self._watch(attempt, sessions)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._listen, name="leasehold-sqlite", daemon=True)
+                self._thread.start()
+            elif changed:
+                bell.poke()
+        return busy is None or bell.can_be_rung()
+
+    def forget(self, attempt: str) -> None:
+        with self._mutex:
+            if self._watch(attempt, ()):
+                self.database.bell.poke()
+
+    def _watch(self, attempt: str, sessions: tuple[str, ...]) -> bool:
+        """Watch just these sessions for the attempt. True when that is a change."""
+        old = self._watched.get(attempt, {})
+        if tuple(old) == sessions:
+            return False
+        new = {}
+        for session in sessions:
+            fd = old.pop(session) if session in old else self.database.bell.watch(session)
+            if fd is None:  # died between the answer and now
+                self.on_ring(attempt)
+            else:
+                new[session] = fd
+        self._stale.extend(fd for fd in old.values() if fd >= 0)
+        if new:
+            self._watched[attempt] = new
+        else:
+            self._watched.pop(attempt, None)
+        return True
+
+    def _listen(self) -> None:
+        bell = self.database.bell
+        while True:
+            poll = select.poll()
+            with self._mutex:
+                if self._closed:
+                    return
+                for fd in self._stale:
+                    os.close(fd)
+                self._stale.clear()
+                fds: dict[int, str] = {}
+                for attempt, watched in self._watched.items():
+                    for fd in watched.values():
+                        if fd >= 0:
+                            fds[fd] = attempt
+                            poll.register(fd, 0)
+                poll.register(bell.fd, select.POLLIN)
+            for fd, _ in poll.poll():
+                if fd in fds:
+                    self._died(fds[fd], fd)
+                    self.on_ring(fds[fd])
+                else:
+                    for attempt in bell.read():
+                        if attempt != POKE:
+                            self.on_ring(attempt)
+
+    def _died(self, attempt: str, fd: int) -> None:
+        with self._mutex:
+            watched = self._watched.get(attempt, {})
+            for session, each in watched.items():
+                if each == fd:
+                    watched[session] = -1
+                    self._stale.append(fd)
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+            self._stale.extend(fd for watched in self._watched.values() for fd in watched.values() if fd >= 0)
+            self._watched.clear()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            self.database.bell.poke()
+            thread.join(1.0)
+        for fd in self._stale:
+            os.close(fd)
+        self._stale.clear()
+        self.database.disconnect()
+
+    @property
+    def life(self) -> str | None:
+        """A file by which others tell that this session lives: as long as any process has it open for reading."""
+        bell = self.database.bell
+        return bell.path if bell.fd >= 0 else None
+
+    def leave(self) -> None:
+        """Instead of ``close`` when nothing is held and the process ends at once, as every ``leasehold run`` does.
+
+        The last one to close a database copies the write-ahead log into it and syncs both, and the next to write
+        syncs a new log: 20 ms of each run on a file that nobody else uses. Without that, whoever opens it next finds
+        the log as it is, and only has to read it; so it is not left to grow long.
+        """
+        try:
+            short = os.stat(self.database.path + "-wal").st_size <= LOG_LEFT
+        except OSError:
+            short = False
+        if short:
+            self.database.bell.unlink()
+        else:
+            self.close()
+
+    def after_fork(self) -> None:
+        """In the child: new mutex, no thread, and the parent's watches closed."""
+        watched = [fd for each in self._watched.values() for fd in each.values() if fd >= 0]
+        for fd in (*watched, *self._stale):
+            os.close(fd)
+        self._reset()
+        self.database.after_fork()

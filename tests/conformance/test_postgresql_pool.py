@@ -1,0 +1,59 @@
+"""The PostgreSQL store passes the conformance suite through your own psycopg pool of one connection."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from leasehold.testing import StoreUnderTest
+from leasehold.testing.conformance import *  # noqa: F403
+
+from .sql_probes import PostgreSQLProbe
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
+
+class OpenedOnUse(AsyncConnectionPool):
+    """A test makes its client where there is no loop yet."""
+
+    async def getconn(self, timeout: float | None = None) -> Any:
+        if self.closed and not self._opened:
+            await self.open()
+        return await super().getconn(timeout)
+
+
+class WithPool(StoreUnderTest):
+    def connect(self, side: str, **options: Any) -> Any:
+        """A pool of asyncio has tasks that must end in their loop: it is closed after the Locks, by the test."""
+        locks = super().connect(side, **options)
+        if side == "asyncio":
+            lender = locks._core.driver.source
+            lender.close = lender.pool.close
+        return locks
+
+
+@pytest.fixture
+def store(postgresql_server: Any) -> Iterator[StoreUnderTest]:
+    made: list[Any] = []
+
+    def client(side: str) -> Any:
+        kind: Any = ConnectionPool if side == "threads" else OpenedOnUse
+        made.append(kind(postgresql_server.url, min_size=1, max_size=1, open=side == "threads"))
+        return made[-1]
+
+    probe = PostgreSQLProbe(postgresql_server.url)
+    # Other processes open the URL.
+    yield WithPool(
+        "postgresql pool",
+        postgresql_server.url,
+        probe,
+        client=client,
+        count_files=False,
+        wipe=probe.wipe,
+        age=probe.age,
+        joint=True,
+    )
+    for pool in made:
+        if isinstance(pool, ConnectionPool):
+            pool.close()

@@ -1,0 +1,102 @@
+"""The SQL stores pass the conformance suite at every isolation level, through a URL and through a user's engine.
+
+The engines with SERIALIZABLE and a pool of one are in ``test_postgresql_engine`` and ``test_mariadb_engine``.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import leasehold
+from leasehold.stores.sql.dialect import Statement
+from leasehold.testing import StoreUnderTest
+from leasehold.testing.conformance import *  # noqa: F403
+
+from .sql_engines import Engines, WithEngines
+from .sql_probes import MySQLProbe, PostgreSQLProbe
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+CASES = [
+    ("postgresql", "REPEATABLE READ", "url"),
+    ("postgresql", "REPEATABLE READ", "engine"),
+    ("postgresql", "SERIALIZABLE", "url"),
+    ("mariadb", "READ COMMITTED", "url"),
+    ("mariadb", "READ COMMITTED", "engine"),
+    ("mariadb", "SERIALIZABLE", "url"),
+    ("mysql", "READ COMMITTED", "url"),
+    ("mysql", "SERIALIZABLE", "url"),
+    ("mysql", "SERIALIZABLE", "engine"),
+]
+ASKED = {
+    "postgresql": "SHOW transaction_isolation",
+    "mariadb": "SELECT @@tx_isolation",
+    "mysql": "SELECT @@transaction_isolation",
+}
+
+
+@pytest.fixture(params=CASES, ids=" ".join)
+def store(request: pytest.FixtureRequest) -> Iterator[StoreUnderTest]:
+    kind, level, through = request.param
+    server = request.getfixturevalue(f"{kind}_server")
+    make = postgresql if kind == "postgresql" else mysql
+    yield from make(server, level, through)
+
+
+def postgresql(server: Any, level: str, through: str) -> Iterator[StoreUnderTest]:
+    escaped = level.lower().replace(" ", "\\ ")
+    setting = f"-c default_transaction_isolation={escaped}"
+    url = f"{server.url}?options={quote(setting)}"
+    driver = server.url.replace("postgresql://", "postgresql+psycopg://")
+    engines = Engines(
+        lambda: sqlalchemy.create_engine(driver, connect_args={"options": setting}),
+        lambda: create_async_engine(driver, connect_args={"options": setting}),
+    )
+    probe = PostgreSQLProbe(server.url)
+    given = engines if through == "engine" else None
+    yield under_test(f"{server.kind} {level} {through}", url, probe, given)
+    engines.close()
+
+
+def mysql(server: Any, level: str, through: str) -> Iterator[StoreUnderTest]:
+    probe = MySQLProbe(server.port)
+    where = f"root@127.0.0.1:{server.port}/leasehold"
+    engines = Engines(
+        lambda: sqlalchemy.create_engine(f"mysql+pymysql://{where}", connect_args=isolated(level)),
+        lambda: create_async_engine(f"mysql+aiomysql://{where}", connect_args=isolated(level)),
+    )
+    # New connections begin with the server's own level; ours can't be told another.
+    probe.query(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {level}")
+    try:
+        yield under_test(
+            f"{server.kind} {level} {through}", server.url, probe, engines if through == "engine" else None
+        )
+    finally:
+        probe.query("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        engines.close()
+
+
+def isolated(level: str) -> dict[str, str]:
+    return {"init_command": f"SET SESSION TRANSACTION ISOLATION LEVEL {level}"}
+
+
+def under_test(name: str, url: str, probe: Any, engines: Engines | None) -> StoreUnderTest:
+    client = engines.make if engines else None
+    timing = {"ttl": 1.0, "slack": 0.6} if isinstance(probe, MySQLProbe) else {}
+    more = {"client": client, "count_files": not engines, "wipe": probe.wipe, "age": probe.age, "joint": True}
+    return WithEngines(name, url, probe, **more, **timing)
+
+
+def test_connections_have_that_level(store: StoreUnderTest) -> None:
+    """Else all the rest would show nothing."""
+    level = store.name.split(" ", 1)[1].rsplit(" ", 1)[0]
+    kind = store.name.partition(" ")[0]
+    with leasehold.connect(store.url) as locks:
+        driver: Any = locks._core.driver
+        connection, _ = driver.source.take(5.0)
+        found = connection.execute(Statement(ASKED[kind], {}), 5.0).rows[0][0]
+        driver.source.give(connection, True)
+    assert found.upper().replace("-", " ") == level

@@ -1,0 +1,116 @@
+"""A user's own engine: its errors are told as those of a URL are, and its limits kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sql_servers import KINDS, Database, at_rest
+from sqlalchemy.ext.asyncio import create_async_engine
+
+import leasehold
+from leasehold import StoreNotReady, StoreUnavailable, aio
+from leasehold.testing.handles import eventually
+from servers.proxy import Proxy
+
+pytestmark = pytest.mark.server
+DRIVERS = [("postgresql", "psycopg"), ("mariadb", "pymysql"), ("mysql", "pymysql")]
+ASYNC_DRIVERS = [("postgresql", "psycopg"), ("postgresql", "asyncpg"), ("mariadb", "aiomysql"), ("mysql", "aiomysql")]
+
+
+def with_ann(start_server: Callable[..., Any], kind: str) -> Database:
+    """A server with a user that has a password."""
+    database = Database(start_server(KINDS[kind]))
+    database.add_ann()
+    return database
+
+
+def url(database: Database, driver: str, secret: str = "hunter2") -> str:
+    scheme = "postgresql" if database.is_postgresql else "mysql"
+    return f"{scheme}+{driver}://{database.as_user('ann', secret).partition('://')[2]}"
+
+
+@pytest.mark.parametrize(("kind", "driver"), DRIVERS)
+def test_a_wrong_password(kind: str, driver: str, start_server: Callable[..., Any]) -> None:
+    """At once, not after 30 s, and in the library's own words."""
+    engine = sqlalchemy.create_engine(url(with_ann(start_server, kind), driver))
+    with leasehold.connect(engine) as locks:
+        with pytest.raises(StoreNotReady, match="refuses") as caught:
+            locks.lock("name").acquire()
+        assert "hunter2" not in str(caught.value)
+        assert caught.value.__cause__ is not None
+    engine.dispose()
+
+
+@pytest.mark.parametrize(("kind", "driver"), ASYNC_DRIVERS)
+async def test_a_wrong_password_under_asyncio(kind: str, driver: str, start_server: Callable[..., Any]) -> None:
+    engine = create_async_engine(url(with_ann(start_server, kind), driver))
+    async with aio.connect(engine) as locks:
+        with pytest.raises(StoreNotReady, match="refuses") as caught:
+            await locks.lock("name").acquire()
+        assert "hunter2" not in str(caught.value)
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(("kind", "driver"), DRIVERS)
+def test_a_server_that_is_not_there(kind: str, driver: str) -> None:
+    """Outcome unknown: may be tried again."""
+    scheme = "postgresql" if kind == "postgresql" else "mysql"
+    engine = sqlalchemy.create_engine(f"{scheme}+{driver}://ann@127.0.0.1:1/leasehold")
+    with leasehold.connect(engine) as locks, pytest.raises(StoreUnavailable):
+        locks.lock("name").acquire(timeout=0.5)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_pool_of_the_users_that_is_used_up(kind: str, request: pytest.FixtureRequest, namespace: str) -> None:
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    driver = "postgresql+psycopg" if database.is_postgresql else "mysql+pymysql"
+    where = f"{driver}://{database.url.partition('://')[2]}"
+    engine = sqlalchemy.create_engine(where, pool_size=1, max_overflow=0, pool_timeout=1)
+    with leasehold.connect(engine, namespace=namespace, ttl=120) as locks:
+        listening: Any = locks._core.driver
+        eventually(lambda: listening.listen("", None))
+        lease = locks.lock("name").acquire()
+        at_rest(locks)  # neither listener nor keeper needs the one connection any more
+        with engine.connect(), pytest.raises(StoreUnavailable, match="QueuePool"):
+            locks.lock("other").acquire(timeout=1)
+        begun = time.monotonic()
+        assert lease.release()
+        assert time.monotonic() - begun < 5
+    engine.dispose()
+
+
+def test_a_table_that_was_dropped_is_made_again(mariadb_server: Any, namespace: str) -> None:
+    """PyMySQL gives a number and an SQLSTATE; it is the number that we know errors by."""
+    database = Database(mariadb_server)
+    engine = sqlalchemy.create_engine(f"mysql+pymysql://{database.url.partition('://')[2]}")
+    table = f"gone_{namespace}"
+    with leasehold.connect(engine.execution_options(leasehold_table=table), namespace=namespace) as locks:
+        locks.lock("name").acquire().release()
+        database.sql(f"DROP TABLE {table}")
+        locks.lock("name").acquire().release()  # 1146: made again
+        database.sql(f"DROP TABLE {table}")
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_limits_of_the_engines_own_end_a_call(kind: str, request: pytest.FixtureRequest, namespace: str) -> None:
+    """As the docs advise: also while a new connection is made, when the server takes it and says nothing."""
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    with Proxy(database.port) as proxy:
+        where = f"mysql+pymysql://{database.at(proxy.port).partition('://')[2]}"
+        engine = sqlalchemy.create_engine(where, connect_args={"read_timeout": 2, "write_timeout": 2})
+        with leasehold.connect(engine, namespace=namespace, ttl=30) as locks:
+            locks.lock("name").acquire().release()
+            proxy.blackhole()
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable):
+                    locks.lock("name").try_acquire()
+            proxy.reset()
+            proxy.all_well()
+            locks.lock("name").acquire(timeout=60).release()
+        engine.dispose()

@@ -1,0 +1,209 @@
+"""Statements that were given up on: whatever becomes of them on the server, they grant nothing any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sql_servers import Database, ask, at_rest, before
+
+import leasehold
+from leasehold import StoreUnavailable, aio
+from leasehold.protocol import Busy, Grant
+from leasehold.stores.sql.store import Exchange, ExchangeAll
+from leasehold.testing.handles import eventually
+from servers.proxy import Proxy
+
+pytestmark = pytest.mark.server
+
+
+@contextmanager
+def locked(database: Database, namespace: str, name: str = "name") -> Iterator[None]:
+    """Somebody's open transaction has the row."""
+    theirs = database.connect(autocommit=False)
+    theirs.cursor().execute("SELECT 1 FROM leasehold WHERE namespace = %s AND name = %s FOR UPDATE", (namespace, name))
+    try:
+        yield
+    finally:
+        theirs.rollback()
+        theirs.close()
+
+
+def busy(database: Database) -> int:
+    """How many statements about the table run or wait at this moment, beside this one."""
+    if database.is_postgresql:
+        here = "pid <> pg_backend_pid() AND query LIKE '%%leasehold%%' AND state = 'active'"
+        return len(database.sql(f"SELECT 1 FROM pg_stat_activity WHERE {here} AND query NOT LIKE %s", "LISTEN%"))
+    where = "COMMAND = 'Query' AND ID <> CONNECTION_ID() AND INFO NOT LIKE %s"
+    return len(database.sql(f"SELECT 1 FROM information_schema.PROCESSLIST WHERE {where}", "%SLEEP(%"))
+
+
+def state(database: Database, namespace: str) -> Any:
+    return database.sql("SELECT state, more FROM leasehold WHERE namespace = %s", namespace)
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
+def test_an_acquire_that_waited_for_a_row_too_long(own_of_all: Database, namespace: str, held: bool) -> None:
+    """D3: the row is locked, and an acquire that fails leaves it as it was. It is free: the fast path. It is held: the
+    attempt would get a place in the queue."""
+    database = own_of_all
+    with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=30) as locks:
+        lease = locks.lock("name").acquire()
+        if not held:
+            lease.release()
+        before = state(database, namespace)
+        core: Any = locks._core
+        late = ask("name", queue=True)
+        with locked(database, namespace):
+            with pytest.raises(StoreUnavailable):
+                core.driver.run(core.store.acquire(late), 0.6)
+            assert core.driver.run(core.store.abandon("name", late.attempt), 5.0) is False
+        eventually(lambda: not busy(database))
+        assert state(database, namespace) == before
+        lease.release()
+
+
+def test_several_names_of_which_one_was_waited_for_too_long(own_of_all: Database, namespace: str) -> None:
+    """Not even those before it are granted, whose rows the statement had already."""
+    database = own_of_all
+    names = ("a", "name", "z")
+    with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=30) as locks:
+        locks.all_of(*names).acquire().release()
+        found = state(database, namespace)
+        core: Any = locks._core
+        asks = [ask(each) for each in names]
+        with locked(database, namespace):
+            with pytest.raises(StoreUnavailable):
+                core.driver.run(core.store.acquire_all(asks), 0.6)
+            for each in asks:
+                assert core.driver.run(core.store.abandon(each.name, each.attempt), 5.0) is False
+        eventually(lambda: not busy(database))
+        assert state(database, namespace) == found
+        assert locks.all_of(*names).acquire(20).release()
+
+
+def test_statements_that_were_given_up_on_are_ended(own_of_all: Database, namespace: str) -> None:
+    """Else each try would leave another connection behind that waits in the server."""
+    database = own_of_all
+    with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=30) as locks:
+        lease = locks.lock("name").acquire()
+        core: Any = locks._core
+        with locked(database, namespace):
+            for _ in range(3):
+                with pytest.raises(StoreUnavailable):
+                    core.driver.run(core.store.release("name", lease._claim.attempt, lease.token, None), 0.3)
+            eventually(lambda: not busy(database))
+        assert lease.release()
+
+
+@pytest.mark.parametrize("what", ["free", "held", "several"])
+def test_an_acquire_that_reaches_the_server_too_late(own_of_all: Database, namespace: str, what: str) -> None:
+    database = own_of_all
+    with (
+        leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=30) as others,
+        Proxy(database.port) as proxy,
+        leasehold.connect(f"{database.at(proxy.port)}?push=off", namespace=namespace, ttl=30) as locks,
+    ):
+        core: Any = locks._core
+        locks.lock("name").acquire().release()
+        at_rest(locks)  # it opens no connection any more
+        for _ in range(3):  # connected, and prepared
+            locks.lock("name").acquire().release()
+            locks.all_of("name", "third").acquire().release()
+            assert isinstance(core.driver.run(core.store.acquire(ask("other")), 5.0), Grant | Busy)
+        found = state(database, namespace)
+        here = connections(database)
+        late = ask("other" if what == "held" else "name", queue=True)
+        steps = core.store.acquire(late)
+        if what == "free":
+            proxy.blackhole()
+        elif what == "held":  # it has read the row, and its swap is late
+            steps = before(Exchange, steps, proxy.blackhole)
+        else:
+            steps = before(ExchangeAll, core.store.acquire_all([late, ask("third")]), proxy.blackhole)
+        with pytest.raises(StoreUnavailable):
+            core.driver.run(steps, 0.6)
+        theirs: Any = others._core
+        assert theirs.driver.run(theirs.store.abandon(late.name, late.attempt), 5.0) is False
+        proxy.all_well()
+        eventually(lambda: connections(database) <= here)  # the server has come to the end of that one
+        assert state(database, namespace) == found
+
+
+def connections(database: Database) -> int:
+    if database.is_postgresql:
+        return len(database.sql("SELECT 1 FROM pg_stat_activity WHERE application_name = 'leasehold'"))
+    return len(database.sql("SELECT 1 FROM information_schema.PROCESSLIST"))
+
+
+async def test_a_cancelled_acquire_that_waits_for_a_row(own_of_all: Database, namespace: str) -> None:
+    database = own_of_all
+    async with aio.connect(f"{database.url}?push=off", namespace=namespace, ttl=60) as locks:
+        async with locks.lock("name"):
+            pass
+        before = state(database, namespace)
+        core: Any = locks._core
+        with locked(database, namespace):
+            task = asyncio.ensure_future(locks.lock("name").acquire().__aenter__())
+            while not busy(database):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.sleep(1.5)  # longer than giving up waits for it
+        while busy(database) or core.unsettled:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        assert [row[0] for row in state(database, namespace)] == [row[0] for row in before] == [0]
+
+
+@pytest.mark.parametrize("level", [None, "SERIALIZABLE"])
+def test_an_engine_whose_row_is_locked(postgresql_server: Any, namespace: str, level: str | None) -> None:
+    """The server bounds the wait, whatever driver the engine has."""
+    database = Database(postgresql_server)
+    options = {"isolation_level": level} if level else {}
+    engine = sqlalchemy.create_engine(database.url.replace("postgresql:", "postgresql+psycopg:"), **options)
+    with leasehold.connect(engine, namespace=namespace, ttl=30) as locks:
+        locks.lock("name").acquire().release()
+        core: Any = locks._core
+        with locked(database, namespace):
+            with pytest.raises(StoreUnavailable):
+                core.driver.run(core.store.acquire(ask("name")), 0.6)
+        assert state(database, namespace) == [(0, None)]
+    engine.dispose()
+
+
+def test_one_locked_row_does_not_keep_others_from_being_renewed(database: Database, namespace: str) -> None:
+    """They are renewed in one statement, which waits for all of its rows."""
+    with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=12, renew_every=2) as locks:
+        one, two, three = (locks.lock(name).acquire() for name in ("one", "two", "three"))
+        with locked(database, namespace, "two"):
+            assert two.lost.wait(20)
+            assert not one.lost.wait(1)  # which had the same deadline
+            assert one.valid
+            assert three.valid
+            info = locks.inspect("two")
+            assert info is None or info.token == two.token
+        assert one.release()
+        assert three.release()
+
+
+def test_a_lease_whose_row_is_unlocked_in_time_is_kept(database: Database, namespace: str) -> None:
+    """And one that was taken away meanwhile is told so, not tried again and again."""
+    with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=12, renew_every=2) as locks:
+        kept, taken = (locks.lock(name).acquire() for name in ("kept", "taken"))
+        core: Any = locks._core
+        theirs = database.connect(autocommit=False)
+        cursor = theirs.cursor()
+        cursor.execute("UPDATE leasehold SET token = token + 1 WHERE namespace = %s AND name = 'taken'", (namespace,))
+        cursor.execute("SELECT 1 FROM leasehold WHERE namespace = %s AND name = 'kept' FOR UPDATE", (namespace,))
+        eventually(lambda: core.renewal_failures)
+        theirs.commit()
+        theirs.close()
+        assert taken.lost.wait(20)
+        eventually(lambda: core.renewals)
+        assert not kept.lost.wait(6)  # three failures in a row would have cost it
+        assert kept.release()

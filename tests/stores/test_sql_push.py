@@ -1,0 +1,625 @@
+"""Push on the SQL servers: connections that break, and what a listener must not hold up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+from unittest.mock import Mock
+
+import pymysql
+import pytest
+import sqlalchemy
+from sql_servers import Database, statements
+
+import leasehold
+from leasehold import aio, clock, policy
+from leasehold.protocol import ALL, HELD, Busy, Holding
+from leasehold.stores.mysql import bell as mysql_bell
+from leasehold.stores.mysql import threads as mysql_threads
+from leasehold.stores.mysql.bell import INTERRUPTED, Standing
+from leasehold.stores.mysql.sql import MySQL, asleep, bell
+from leasehold.stores.postgresql import tasks as postgresql_tasks
+from leasehold.stores.postgresql import threads as postgresql_threads
+from leasehold.stores.postgresql.sql import PostgreSQL
+from leasehold.stores.sql.dialect import OnlyReads, Result
+from leasehold.stores.sql.session import Broken, Refused, Session
+from leasehold.stores.sql.threads import RETRY_DEAF
+from leasehold.testing.handles import eventually
+from servers.mysql import MariaDB
+from servers.pgbouncer import PgBouncer
+from servers.proxy import Proxy
+
+pytestmark = pytest.mark.server
+
+
+def hears(locks: Any) -> bool:
+    return bool(locks._core.driver.listen("", None))
+
+
+def sleeps(database: Database, locks: Any) -> bool:
+    """MySQL: whether its listener sleeps in the server, and can be rung. One that is about to may miss a ring."""
+    address = locks._core.driver.session.address
+    found = "SELECT IS_USED_LOCK(%s) = IS_USED_LOCK(%s)"
+    return database.is_postgresql or database.sql(found, bell(address), asleep(address)) == [(1,)]
+
+
+def test_a_dropped_connection_is_replaced(database: Database, namespace: str) -> None:
+    """MySQL: though the server still has the old one, asleep, with the lock by which it is found."""
+    with (
+        Proxy(database.port) as proxy,
+        leasehold.connect(database.at(proxy.port), namespace=namespace) as locks,
+    ):
+        eventually(lambda: hears(locks))
+        for _ in range(2):
+            proxy.reset()
+            eventually(lambda: not hears(locks))
+            proxy.all_well()
+            eventually(lambda: hears(locks))
+        with leasehold.connect(database.url, namespace=namespace) as others:
+            held = locks.lock("name", ttl=270).acquire()
+            eventually(lambda: sleeps(database, locks))
+            assert others.break_lease("name")  # rings its holder, who would learn it by himself after 90 s
+            assert held.lost.wait(45)
+            held.release()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_a_lost_connection_that_takes_its_time_to_go_is_waited_for(
+    kind: str, request: pytest.FixtureRequest, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else there would be no push for a minute."""
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    execute, killed = mysql_threads.Connection.execute, []
+
+    def late(self: Any, statement: Any, limit: float) -> Any:
+        if not statement.sql.startswith("KILL "):
+            return execute(self, statement, limit)
+        killed.append(threading.Timer(1.3, database.sql, [statement.sql]))
+        killed[-1].start()
+        return Result((), 0)
+
+    monkeypatch.setattr(mysql_threads.Connection, "execute", late)
+    with leasehold.connect(database.url, namespace=namespace) as locks:
+        driver: Any = locks._core.driver
+        old = database.connect()
+        old.cursor().execute("SELECT GET_LOCK(%s, 1)", (bell(driver.session.address),))
+        eventually(lambda: hears(locks), RETRY_DEAF / 2)
+        assert len(killed) == 1
+        killed[0].join()
+        old.close()
+
+
+def test_a_connection_that_fell_silent_is_noticed(
+    postgresql_server: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_threads, "LOOK_EVERY", 0.3)
+    database = Database(postgresql_server)
+    with (
+        Proxy(database.port) as proxy,
+        leasehold.connect(database.at(proxy.port), namespace=namespace) as locks,
+    ):
+        eventually(lambda: hears(locks))
+        proxy.blackhole()
+        eventually(lambda: not hears(locks))
+        proxy.all_well()
+        eventually(lambda: hears(locks))
+
+
+async def test_a_connection_that_fell_silent_is_noticed_under_asyncio(
+    postgresql_server: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_tasks, "LOOK_EVERY", 0.3)
+    database = Database(postgresql_server)
+    with Proxy(database.port) as proxy:
+        async with aio.connect(database.at(proxy.port), namespace=namespace) as locks:
+            driver: Any = locks._core.driver
+            for wanted, change in ((True, proxy.all_well), (False, proxy.blackhole), (True, proxy.all_well)):
+                change()
+                async with asyncio.timeout(30):
+                    while await driver.listen("", None) is not wanted:  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("side", [postgresql_threads, postgresql_tasks], ids=["threads", "asyncio"])
+async def test_the_proof_of_an_earlier_attempt_to_listen_proves_nothing(
+    side: Any,
+    postgresql_server: Any,
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A pooler may hand over late what was sent for a listener that has given up: the next one is deaf all the same."""
+    caplog.set_level("DEBUG", "leasehold")
+    prove = postgresql_threads.proof
+    sent: list[Any] = []
+
+    def late(*of_what: str) -> Any:
+        sent.append(prove(*of_what))
+        return sent[0]
+
+    monkeypatch.setattr(side, "proof", late)
+    database = Database(postgresql_server)
+    with Proxy(database.port) as proxy:
+        connect = leasehold.connect if side is postgresql_threads else aio.connect
+        locks: Any = connect(database.at(proxy.port), namespace=namespace)
+        driver = locks._core.driver
+
+        async def hears_it() -> bool:
+            found = driver.listen("", None)
+            return bool(found if side is postgresql_threads else await found)
+
+        async def until(hears: bool, told: str = "") -> None:
+            async with asyncio.timeout(30):
+                while await hears_it() is not hears or told not in caplog.text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+        await until(True)
+        proxy.reset()
+        await until(False)
+        proxy.all_well()
+        await until(False, "nothing arrives")
+        assert len(sent) > 1
+        closing = locks.close()
+        if closing is not None:
+            await closing
+
+
+def test_a_proof_that_a_busy_machine_delays_is_waited_for(
+    postgresql_server: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else there would be no push for a minute."""
+    prove, hear = postgresql_threads.proof, postgresql_threads.heard
+    sent: list[float] = []
+
+    def proof(*of_what: str) -> Any:
+        sent.append(time.monotonic())
+        return prove(*of_what)
+
+    monkeypatch.setattr(postgresql_threads, "proof", proof)
+    monkeypatch.setattr(postgresql_threads, "heard", lambda raw: hear(raw) if time.monotonic() > sent[0] + 1.5 else [])
+    with leasehold.connect(postgresql_server.url, namespace=namespace) as locks:
+        eventually(lambda: hears(locks), RETRY_DEAF / 2)
+
+
+@contextmanager
+def another_waits(database: Database, namespace: str, token: int) -> Iterator[None]:
+    """For the name that is held with this token, and hears rings; it gets it, though perhaps by a look of its own."""
+    with leasehold.connect(database.url, namespace=namespace) as others:
+        got: list[Any] = []
+        waiter = threading.Thread(target=lambda: got.append(others.lock("name").acquire(timeout=90)))
+        waiter.start()
+        eventually(lambda: (info := others.inspect("name")) is not None and info.waiters == 1)
+        eventually(lambda: hears(others))
+        yield
+        waiter.join()
+        assert got[0].token > token
+        got[0].release()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_a_release_that_is_done_does_not_fail_over_the_ring(
+    kind: str, request: pytest.FixtureRequest, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network breaks between the two."""
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    with (
+        Proxy(database.port) as proxy,
+        leasehold.connect(f"{database.at(proxy.port)}?push=off", namespace=namespace) as locks,
+    ):
+        lease = locks.lock("name").acquire()
+        with another_waits(database, namespace, lease.token):
+            knock = MySQL.knock
+
+            def broken(self: MySQL, session: str) -> Any:
+                proxy.reset()
+                return knock(self, session)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(MySQL, "knock", broken)
+                assert lease.release() is True
+            proxy.all_well()
+        locks.lock("other").acquire().release()  # the broken connection was not kept
+
+
+def no_answer_to_rings(patch: pytest.MonkeyPatch, proxy: Proxy) -> None:
+    knocked = MySQL.knocked
+
+    def hung(self: MySQL, result: Any) -> Any:
+        proxy.blackhole()
+        return knocked(self, result)
+
+    patch.setattr(MySQL, "knocked", hung)
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_a_ring_that_is_not_answered_holds_up_nobody(
+    kind: str, request: pytest.FixtureRequest, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it tells of is done: a takeover that waited for it, as long as a call may take, was of no use any more."""
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    with (
+        Proxy(database.port) as proxy,
+        leasehold.connect(f"{database.at(proxy.port)}?push=off", namespace=namespace) as locks,
+    ):
+        lease = locks.lock("name").acquire()
+        with another_waits(database, namespace, lease.token), monkeypatch.context() as patch:
+            no_answer_to_rings(patch, proxy)
+            began = time.monotonic()
+            assert lease.release() is True
+            assert time.monotonic() - began < policy.CALL_LIMIT - 1
+            proxy.all_well()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+async def test_a_ring_that_is_not_answered_holds_up_no_task(
+    kind: str, request: pytest.FixtureRequest, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    with Proxy(database.port) as proxy:
+        async with aio.connect(f"{database.at(proxy.port)}?push=off", namespace=namespace) as locks:
+            lease = await locks.lock("name").acquire()
+            with another_waits(database, namespace, lease.token), monkeypatch.context() as patch:
+                no_answer_to_rings(patch, proxy)
+                began = time.monotonic()
+                assert await lease.release() is True
+                assert time.monotonic() - began < policy.CALL_LIMIT - 1
+                proxy.all_well()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_a_ring_that_came_between_two_sleeps_is_made_up_for(
+    kind: str, request: pytest.FixtureRequest, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A listener on a busy machine is held up for longer than who rings waits for it to sleep again. And a ring for
+    what is held is heard, though one who is next in a queue may have been meant."""
+    monkeypatch.setattr(policy, "FALLBACK", 1000.0)  # by the ring alone
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    nap, up, done = Standing.nap, threading.Event(), threading.Event()
+
+    def held_up(self: Standing) -> Any:
+        if self._session is two._core.driver.session and up.is_set() and not done.is_set():
+            done.wait(30)
+        called = yield from nap(self)
+        return called
+
+    with (
+        leasehold.connect(database.url, namespace=namespace) as one,
+        leasehold.connect(database.url, namespace=namespace) as two,
+    ):
+        monkeypatch.setattr(Standing, "nap", held_up)
+        lease, broken = one.lock("name", ttl=270).acquire(), two.lock("broken", ttl=270).acquire()
+        got: list[Any] = []
+        waiter = threading.Thread(target=lambda: got.append(two.lock("name").acquire(timeout=60)))
+        waiter.start()
+        eventually(lambda: (info := one.inspect("name")) is not None and info.waiters == 1)
+        eventually(lambda: hears(two) and sleeps(database, two))
+        up.set()
+        assert one.break_lease("broken")
+        assert broken.lost.wait(45)  # its listener was rung, and is held up now
+        lease.release()
+        done.set()
+        waiter.join()
+        got[0].release()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_rings_at_the_same_time_do_not_hold_each_other_up(
+    kind: str, request: pytest.FixtureRequest, namespace: str
+) -> None:
+    """They do in MariaDB, for two seconds, when it is a plain SLEEP() that they end."""
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    ended, took = threading.Event(), []
+
+    def sleep(number: int) -> None:
+        statement = next(Standing(Session(MySQL("leases", kind), f"{namespace}{number}")).nap())
+        with database.connect() as connection:
+            asleep.append(connection.thread_id())
+            cursor = connection.cursor()
+            while not ended.is_set():
+                try:
+                    cursor.execute(statement.sql, statement.values)
+                except pymysql.Error as error:
+                    if error.args[0] not in INTERRUPTED:
+                        raise
+
+    def ring(own: random.Random) -> None:
+        with database.connect() as connection:
+            for _ in range(300):
+                began = time.monotonic()
+                connection.cursor().execute(f"KILL QUERY {own.choice(asleep)}")
+                took.append(time.monotonic() - began)
+                time.sleep(own.uniform(0, 0.02))
+
+    asleep: list[int] = []
+    with ThreadPoolExecutor(12) as pool:
+        sleeping = [pool.submit(sleep, number) for number in range(8)]
+        eventually(lambda: len(asleep) == 8)
+        try:
+            for ringing in [pool.submit(ring, random.Random(number)) for number in range(4)]:
+                ringing.result()
+        finally:
+            ended.set()
+            while not all(each.done() for each in sleeping):
+                for number in asleep:
+                    with suppress(pymysql.Error):  # it is closed
+                        database.sql(f"KILL QUERY {number}")
+        for each in sleeping:
+            each.result()
+    assert sum(seconds > 1.8 for seconds in took) < 10  # of 1,200, where 39 were; a busy machine may delay some
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_one_who_waits_does_not_hold_up_a_change_of_the_table(
+    kind: str, request: pytest.FixtureRequest, namespace: str
+) -> None:
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    url = f"{database.url}?table=changed"
+    with leasehold.connect(url, namespace=namespace) as one, leasehold.connect(url, namespace=namespace) as two:
+        leases = [one.lock(name).acquire() for name in ("first", "second")]
+        waiters = []
+        for name, waiting in (("first", 1), ("second", 1), ("second", 2)):
+            waiter = threading.Thread(target=lambda name=name: two.lock(name).acquire(timeout=60).release())
+            waiters.append(waiter)
+            waiter.start()
+            eventually(lambda name=name, n=waiting: (info := one.inspect(name)) is not None and info.waiters == n)
+        eventually(lambda: hears(two))
+        leases[0].release()  # after this ring it sleeps again, and knows for what
+        waiters[0].join()
+        eventually(lambda: sleeps(database, one) and sleeps(database, two))
+        connection = database.connect()
+        cursor = connection.cursor()
+        cursor.execute("SET SESSION lock_wait_timeout = 15")  # less than one who waits sleeps
+        cursor.execute("ALTER TABLE changed COMMENT 'changed'")
+        connection.close()
+        leases[1].release()
+        for waiter in waiters:
+            waiter.join()
+    database.sql("DROP TABLE changed")
+
+
+def test_the_url_has_the_last_word(postgresql_server: Any, namespace: str) -> None:
+    url = f"{postgresql_server.url}?application_name=billing&push=off"
+    with leasehold.connect(url, namespace=namespace) as locks:
+        locks.lock("name").acquire().release()
+        found = Database(postgresql_server).sql("SELECT application_name FROM pg_stat_activity")
+        assert ("billing",) in found
+
+
+def napping() -> tuple[Standing, Any]:
+    """A session that two wait in, asleep."""
+    standing = Standing(Session(MySQL("leases", "mysql"), "n"))
+    holder = Holding("x", "other", "o", "lock", None, 1, 0.0, 9.0)
+    for attempt in ("a", "b"):
+        standing.add(attempt, Busy(holder, 0, 9.0))
+    nap = standing.nap()
+    next(nap)
+    return standing, nap
+
+
+def test_a_sleep_that_nobody_ends_is_followed_by_another_at_once() -> None:
+    """An idle waiter is told nothing, and nothing is asked for it: it looks by itself more often than that."""
+    standing, nap = napping()
+    assert "read_only" in nap.send(Result([(1, 0, 1)], 1)).sql
+    with pytest.raises(StopIteration) as end:
+        nap.send(Result([(0, 0)], 1))
+    assert end.value.value == []
+    assert sorted(standing._names) == ["a", "b"]
+
+
+@pytest.mark.parametrize("said", [(1, 0), (0, 1), ("NO_LOCK", "OFF")])
+def test_nobody_sleeps_on_in_a_server_that_has_become_a_replica(said: Any) -> None:
+    _, nap = napping()
+    nap.send(Result([(1, 0, 1)], 1))
+    with pytest.raises(OnlyReads):
+        nap.send(Result([said], 1))
+
+
+def test_a_ring_while_one_asks_whether_it_has_is_heard() -> None:
+    _, nap = napping()
+    nap.send(Result([(1, 0, 1)], 1))
+    nap.throw(Refused(INTERRUPTED[0], "interrupted"))
+    nap.send(Result([(1,)], 1))
+    with pytest.raises(StopIteration) as end:
+        nap.send(Result([("b", None)], 1))
+    assert end.value.value == ["b"]
+
+
+def test_a_listener_leaves_a_server_that_has_become_a_replica(
+    start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql_bell, "NAP", 0.5)
+    database = Database(start_server(MariaDB))
+    with leasehold.connect(database.url) as locks:
+        eventually(lambda: hears(locks))
+        database.sql("SET GLOBAL read_only = 1")
+        eventually(lambda: not hears(locks))
+        database.sql("SET GLOBAL read_only = 0")
+        eventually(lambda: hears(locks))
+
+
+# Push is not believed in for ever.
+
+
+def look_often(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The proofs that are sent from now on, by listeners to whom nobody speaks."""
+    prove, sent = postgresql_threads.proof, []
+
+    def proof(*of_what: str) -> Any:
+        sent.append(of_what)
+        return prove(*of_what)
+
+    for side in (postgresql_threads, postgresql_tasks):
+        monkeypatch.setattr(side, "LOOK_EVERY", 0.3)
+        monkeypatch.setattr(side, "proof", proof)
+    return sent
+
+
+def test_a_pooler_that_is_switched_to_transaction_mode_is_noticed(
+    postgresql_server: Any, namespace: str, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = look_often(monkeypatch)
+    pooler = start_server(PgBouncer, postgresql_server, "session", 12)
+    with leasehold.connect(pooler.url, namespace=namespace) as locks:
+        eventually(lambda: hears(locks))
+        eventually(lambda: len(sent) > 2)
+        assert hears(locks)
+        pooler.change_mode("transaction")
+        eventually(lambda: not hears(locks))
+
+
+async def test_a_pooler_that_is_switched_to_transaction_mode_is_noticed_under_asyncio(
+    postgresql_server: Any, namespace: str, start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = look_often(monkeypatch)
+    pooler = start_server(PgBouncer, postgresql_server, "session", 12)
+    async with aio.connect(pooler.url, namespace=namespace) as locks:
+        driver: Any = locks._core.driver
+
+        async def until(hears: bool, proofs: int) -> None:
+            async with asyncio.timeout(60):
+                while await driver.listen("", None) is not hears or len(sent) < proofs:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+        await until(True, 3)
+        pooler.change_mode("transaction")
+        await until(False, 3)
+
+
+def test_a_listener_that_gets_no_other_connection_goes_on(
+    postgresql_server: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is full is no reason to give up what still works."""
+    look_often(monkeypatch)
+    with leasehold.connect(postgresql_server.url, namespace=namespace) as locks:
+        eventually(lambda: hears(locks))
+        sent = statements(monkeypatch)
+
+        def full(limit: float) -> Any:
+            raise Broken("sorry, too many clients already")
+
+        listener: Any = locks._core.driver._listener  # type: ignore[attr-defined]
+        monkeypatch.setattr(listener, "_open", full)
+        eventually(lambda: sent.count("SELECT 1") > 2)
+        assert hears(locks)
+
+
+def test_a_listener_out_of_a_users_pool_waits_for_none_of_its_connections(
+    postgresql_server: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All may be in use, for as long as the user likes, and meanwhile it would hear nothing."""
+    proofs = look_often(monkeypatch)
+    where = postgresql_server.url.replace("postgresql://", "postgresql+psycopg://")
+    engine = sqlalchemy.create_engine(where, pool_size=1, max_overflow=0)
+    with leasehold.connect(engine, namespace=namespace) as locks:
+        eventually(lambda: hears(locks))
+        sent = statements(monkeypatch)
+        with engine.connect():
+            eventually(lambda: sent.count("SELECT 1") > 2)
+            assert hears(locks)
+        assert len(proofs) == 1
+    engine.dispose()
+
+
+class Other:
+    """The connection by which a listener rings itself."""
+
+    mark = ""
+
+    def execute(self, statement: Any, limit: float) -> None:
+        self.mark = statement.values["mark"]
+
+    def close(self) -> None: ...
+
+
+class AsyncOther(Other):
+    async def execute(self, statement: Any, limit: float) -> None:  # type: ignore[override]
+        super().execute(statement, limit)
+
+    async def close(self) -> None:  # type: ignore[override]
+        ...
+
+
+@pytest.mark.parametrize("side", [postgresql_threads, postgresql_tasks], ids=["threads", "asyncio"])
+async def test_who_is_called_during_a_proof_is_told(side: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rung: list[str] = []
+    session, own = Session(PostgreSQL(), "n"), Mock()
+    if side is postgresql_threads:
+        other = Other()
+        monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
+        listener = postgresql_threads.Listener(session, Mock())
+        listener._prove(own, Mock(), other, rung.append)
+        listener.close()
+    else:
+        other = AsyncOther()
+        monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
+        await postgresql_tasks.AsyncListener(session, Mock())._prove(own, other, rung.append)  # type: ignore[arg-type]
+    assert rung == ["called"]
+
+
+def deafen(locks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rings get lost on their way to these, which believe that they arrive."""
+    session, rung = locks._core.driver.session, locks._core.driver.session.rung
+    monkeypatch.setattr(session, "rung", lambda attempt: rung(attempt) if attempt == ALL else None)
+
+
+def test_whoever_was_not_rung_polls_for_a_while(
+    database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "FALLBACK", 1.5)  # after the first term, which has lapsed by then
+    with (
+        leasehold.connect(database.url, namespace=namespace) as one,
+        leasehold.connect(database.url, namespace=namespace) as two,
+    ):
+        deafen(two, monkeypatch)
+        eventually(lambda: hears(two))
+        for _ in range(20):  # one who comes late himself does not blame it on others
+            hand_over(one, two)
+            if not hears(two):
+                break
+        driver: Any = two._core.driver
+        assert not hears(two)
+        assert driver._ready.is_set()
+        driver.session.waiters.doubted = clock.now()  # a minute later
+        assert hears(two)
+
+
+def hand_over(one: leasehold.Locks, two: leasehold.Locks) -> None:
+    lease = one.lock("name").acquire()
+    waiter = threading.Thread(target=lambda: two.lock("name").acquire(timeout=60).release())
+    waiter.start()
+    eventually(lambda: (info := one.inspect("name")) is not None and info.waiters == 1)
+    lease.release()
+    waiter.join()
+
+
+async def test_so_does_a_task(database: Database, namespace: str) -> None:
+    async with aio.connect(database.url, namespace=namespace) as locks:
+        driver: Any = locks._core.driver
+
+        async def until(hears: bool) -> None:
+            async with asyncio.timeout(60):
+                while await driver.listen("", None) is not hears:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+
+        await until(True)
+        driver.session.waiters.doubt()
+        assert await driver.listen("", None) is False
+        driver.session.waiters.doubted = clock.now()
+        assert await driver.listen("", None) is True
+
+
+def test_a_ring_that_grants_nothing_is_for_who_is_next_or_for_what_is_held() -> None:
+    standing, nap = napping()
+    nap.send(Result([(1, 1, 1)], 1))
+    nap.send(Result([(1,)], 1))  # it is up
+    with pytest.raises(StopIteration) as end:
+        nap.send(Result([("other", json.dumps(["lock", 1, 1, 1, 1, 0, [], [["a"], ["b"]]]))], 1))
+    assert end.value.value == ["a", HELD]
+    assert sorted(standing._names) == ["b"]
