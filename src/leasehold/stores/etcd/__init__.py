@@ -1,0 +1,56 @@
+"""``etcd://``: one server or a cluster, over its gRPC API.
+
+``reading.py``, ``asking.py``, ``several.py``, ``renewing.py`` and ``store.py`` say what is stored and asked,
+``sessions.py`` which leases keep it alive, ``threads.py`` and ``tasks.py`` are the drivers. ``wire.py`` and
+``http2.py`` are the protocol, without I/O; ``pool_*.py`` our own connections.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...protocol import Opened
+from .endpoints import Endpoints
+from .pool_tasks import TaskPool
+from .pool_threads import Pool
+from .store import EtcdStore
+from .tasks import EtcdTasks
+from .threads import EtcdThreads
+from .url import parse
+
+
+def open_url(url: str, namespace: str) -> Opened:
+    address = parse(url)
+    store = EtcdStore(namespace)
+
+    def threads() -> EtcdThreads:
+        return EtcdThreads(store, Pool(Endpoints(address)), address.where)
+
+    def tasks() -> EtcdTasks:
+        return EtcdTasks(store, TaskPool(Endpoints(address)), address.where, threads)
+
+    return Opened(store, threads, tasks)
+
+
+def open_client(client: Any, namespace: str) -> Opened:
+    """A channel that the user has made: ``grpc.Channel``, or ``grpc.aio.Channel`` for asyncio."""
+    import grpc
+
+    from .channels import Nowhere, TaskChannel, ThreadChannel
+
+    asynchronous = isinstance(client, grpc.aio.Channel)
+    if not asynchronous and not isinstance(client, grpc.Channel):
+        raise TypeError(f"connect() takes a grpc.Channel or a grpc.aio.Channel, not {type(client).__name__}")
+    store = EtcdStore(namespace)
+
+    def threads() -> EtcdThreads:
+        if asynchronous:
+            raise TypeError("a channel of grpc.aio is for leasehold.aio.connect; here give a grpc.Channel or a URL")
+        return EtcdThreads(store, ThreadChannel(client), "etcd")
+
+    def tasks() -> EtcdTasks:
+        if not asynchronous:
+            raise TypeError("for leasehold.aio give a channel of grpc.aio, or a URL")
+        return EtcdTasks(store, TaskChannel(client), "etcd", lambda: EtcdThreads(store, Nowhere(), "etcd"))
+
+    return Opened(store, threads, tasks)

@@ -1,0 +1,178 @@
+"""Calls over a channel of grpcio that the user has made: theirs, never closed by us."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+
+from .errors import Refused
+from .wire import KEEP_ALIVE, WATCH, Call
+
+_METADATA = (("hasleader", "true"),)
+
+
+def translated(error: grpc.RpcError) -> Exception:
+    code, said = error.code(), error.details() or ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return TimeoutError("no answer in time")
+    return Refused(code.value[0], said)
+
+
+class _Borrowed:
+    """What both kinds of channel have in common: whom to talk to and as whom is the user's affair."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def blame(self, host: Any) -> None:
+        pass
+
+    def logged_out(self, token: bytes) -> None:
+        pass
+
+    def after_fork(self) -> None:
+        pass
+
+
+class ThreadChannel(_Borrowed):
+    def send(self, call: Call, limit: float) -> list[bytes]:
+        method = call.method.decode()
+        try:
+            if call.method == KEEP_ALIVE:
+                ask = self._channel.stream_stream(method)
+                return list(ask(iter(call.messages), timeout=limit, metadata=_METADATA))
+            return [self._channel.unary_unary(method)(call.messages[0], timeout=limit, metadata=_METADATA)]
+        except grpc.RpcError as error:
+            raise translated(error) from error
+
+    def ear(self, limit: float) -> ThreadEar:
+        return ThreadEar(self._channel)
+
+    def close(self) -> None:
+        pass
+
+
+class ThreadEar:
+    """A watch stream. grpcio's iterator cannot be waited for with a limit, so a thread reads it."""
+
+    host = None
+    token = b""
+
+    def __init__(self, channel: Any) -> None:
+        self._asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        self._call = channel.stream_stream(WATCH.decode())(iter(self._asked.get, None), metadata=_METADATA)
+        self._thread = threading.Thread(target=self._read, name="leasehold-etcd-ear", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                self._told.put(message)
+            self._told.put(ConnectionError("the server has ended the watch"))
+        except grpc.RpcError as error:
+            self._told.put(translated(error))
+
+    def send(self, messages: list[bytes]) -> None:
+        for message in messages:
+            self._asked.put(message)
+
+    def read(self, seconds: float) -> list[bytes] | None:
+        try:
+            told = self._told.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        if isinstance(told, Exception):
+            raise told
+        return [told]
+
+    def wake(self) -> None:
+        self._told.put(ConnectionError("closed"))
+
+    def close(self) -> None:
+        self._asked.put(None)
+        self._call.cancel()
+        self._thread.join(1.0)
+
+
+class TaskChannel(_Borrowed):
+    async def send(self, call: Call, limit: float) -> list[bytes]:
+        method = call.method.decode()
+        try:
+            if call.method == KEEP_ALIVE:
+                ask = self._channel.stream_stream(method)
+                return [each async for each in ask(iter(call.messages), timeout=limit, metadata=_METADATA)]
+            return [await self._channel.unary_unary(method)(call.messages[0], timeout=limit, metadata=_METADATA)]
+        except grpc.RpcError as error:
+            raise translated(error) from error
+
+    async def ear(self, limit: float) -> TaskEar:
+        return TaskEar(self._channel)
+
+    async def close(self) -> None:
+        pass
+
+
+class TaskEar:
+    """A watch stream."""
+
+    host = None
+    token = b""
+
+    def __init__(self, channel: Any) -> None:
+        self._asked: asyncio.Queue[bytes] = asyncio.Queue()
+        self._told: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._call = channel.stream_stream(WATCH.decode())(self._messages(), metadata=_METADATA)
+        self._reader = asyncio.ensure_future(self._read())
+
+    async def _messages(self) -> AsyncIterator[bytes]:
+        while True:
+            yield await self._asked.get()
+
+    async def _read(self) -> None:
+        try:
+            async for message in self._call:
+                self._told.put_nowait(message)
+            self._told.put_nowait(ConnectionError("the server has ended the watch"))
+        except grpc.RpcError as error:
+            self._told.put_nowait(translated(error))
+
+    def send(self, messages: list[bytes]) -> None:
+        for message in messages:
+            self._asked.put_nowait(message)
+
+    async def read(self, seconds: float) -> list[bytes] | None:
+        try:
+            async with asyncio.timeout(seconds):
+                told = await self._told.get()
+        except TimeoutError:
+            return None
+        if isinstance(told, Exception):
+            raise told
+        return [told]
+
+    async def close(self) -> None:
+        self._call.cancel()
+        self._reader.cancel()
+        await asyncio.wait({self._reader}, timeout=1.0)
+
+
+class Nowhere(_Borrowed):
+    """At the exit, when the loop of an asyncio channel is gone: what is held goes when its lease runs out."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def send(self, call: Call, limit: float) -> list[bytes]:
+        raise ConnectionError("the event loop of this channel is closed")
+
+    def ear(self, limit: float) -> Iterator[None]:
+        raise ConnectionError("the event loop of this channel is closed")
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,147 @@
+"""What an operator should know about an etcd that leases live in: each finding says how to mend it.
+
+``doctor(url)`` asks; nothing is changed but a name that nobody uses, which is taken and given back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from ...errors import StoreError
+from ...findings import ERROR, OK, WARNING, Finding
+from ...protocol import SECOND, Ask, Grant
+from . import wire
+from .endpoints import Endpoints
+from .errors import DRIVER_ERRORS, Refused, translate
+from .pool_threads import Pool
+from .store import EtcdStore
+from .threads import EtcdThreads
+from .url import Address, parse
+from .wire import first, read
+
+LIMIT = 5.0
+QUOTA = 2 * 1024**3
+"""What etcd takes unless told otherwise: it does not tell what it was told."""
+_FIXED = {(3, 4): 31, (3, 5): 13}
+"""From which patch on a leader that was stalled revokes no live leases."""
+_ALARMS = {
+    1: ("is full (NOSPACE)", "nothing new can be granted: compact, defragment, then `etcdctl alarm disarm`"),
+    2: ("has found its data corrupt", "replace the member that differs: see etcd's documentation on corruption"),
+}
+
+
+def doctor(url: str, namespace: str = "") -> list[Finding]:
+    """Look at each member that the URL names, and at what this user may do."""
+    address = parse(url)
+    found: list[Finding] = []
+    leaders = set()
+    for host in address.hosts:
+        member = address._replace(hosts=(host,))
+        link = Pool(Endpoints(member))
+        try:
+            leaders.add(_member(link, member, found))
+        finally:
+            link.close()
+    up = len(leaders - {None})
+    if not up:
+        return found
+    found += _cluster(address, leaders - {None, 0})
+    found += _lease(address, namespace)
+    return found
+
+
+def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
+    """Who leads according to this member; 0: nobody, or this user may not know; None: it does not answer."""
+
+    def say(level: str, message: str, advice: str = "") -> None:
+        found.append(Finding(level, address.where, message, advice))
+
+    try:
+        status = read(link.send(wire.Call(wire.STATUS, (b"",)), LIMIT)[0])
+    except DRIVER_ERRORS as error:
+        if _forbidden(error):
+            found.append(_hidden(address, "its status"))
+            return 0
+        say(ERROR, "cannot be reached", str(translate(error, address.where)))
+        return None
+    version = first(status, 2, b"").decode()
+    *minor, patch = (int(part) if part.isdigit() else 0 for part in version.partition("-")[0].split("."))
+    if tuple(minor) < (3, 4):
+        say(ERROR, f"etcd {version}", "etcd 3.4 or later is needed: upgrade")
+    elif patch < _FIXED.get((minor[0], minor[1]), 0):
+        say(WARNING, f"etcd {version} can revoke live leases (etcd#15247)", "upgrade to 3.5.13, 3.4.31 or later")
+    else:
+        say(OK, f"etcd {version}")
+    size = first(status, 3)
+    if size > 0.8 * QUOTA:
+        say(
+            WARNING, f"its database has {size / 2**20:.0f} MiB", "the quota is 2 GiB by default: compact and defragment"
+        )
+    leader = first(status, 4)
+    if not leader:
+        say(ERROR, "has no leader", "a majority of the members must be up and reach each other")
+    return int(leader)
+
+
+def _cluster(address: Address, leaders: set[int | None]) -> Iterator[Finding]:
+    link = Pool(Endpoints(address))
+    try:
+        found = read(link.send(wire.Call(wire.MEMBERS, (b"",)), LIMIT)[0]).get(2, [])
+        voters = sum(not first(read(member), 5) for member in found)  # the others are learners
+        if voters % 2 == 0:
+            yield Finding(
+                WARNING, address.where, f"{voters} voting members", "an even number bears no more deaths: add one"
+            )
+        if len(address.hosts) < voters:
+            few = f"the URL names {len(address.hosts)} of {voters} members"
+            yield Finding(WARNING, address.where, few, "name all of them, so that the loss of one does not cut you off")
+    except DRIVER_ERRORS as error:
+        yield _unseen(address, "the members", error)
+    try:
+        alarms = read(link.send(wire.Call(wire.ALARM, (b"",)), LIMIT)[0]).get(2, [])
+        for alarm in alarms:
+            what, how = _ALARMS.get(first(read(alarm), 2), ("has an alarm", "see `etcdctl alarm list`"))
+            yield Finding(ERROR, address.where, what, how)
+        if not alarms:
+            yield Finding(OK, address.where, "no alarms")
+    except DRIVER_ERRORS as error:
+        yield _unseen(address, "the alarms", error)
+    finally:
+        link.close()
+    if len(leaders) > 1:
+        advice = "they are not one cluster, or an election is under way: look again, check the hosts in the URL"
+        yield Finding(ERROR, address.where, "its members name different leaders", advice)
+
+
+def _forbidden(error: BaseException) -> bool:
+    return isinstance(error, Refused) and error.forbidden
+
+
+def _hidden(address: Address, what: str) -> Finding:
+    return Finding(WARNING, address.where, f"this user may not see {what}", "run doctor as root to see more")
+
+
+def _unseen(address: Address, what: str, error: BaseException) -> Finding:
+    if _forbidden(error):
+        return _hidden(address, what)
+    return Finding(WARNING, address.where, f"{what} cannot be seen", str(translate(error, address.where)))
+
+
+def _lease(address: Address, namespace: str) -> Iterator[Finding]:
+    """Do what leases need, on a name of our own."""
+    store = EtcdStore(namespace)
+    driver = EtcdThreads(store, Pool(Endpoints(address)), address.where)
+    name, attempt = "leasehold-doctor", os.urandom(16).hex()
+    try:
+        shortest = driver.run(store.sessions.shortest(), LIMIT)
+        yield Finding(OK, address.where, f"the shortest ttl it keeps is {shortest} s")
+        ask = Ask(name, attempt, "doctor", "doctor", None, shortest * SECOND)
+        reply = driver.run(store.acquire(ask), LIMIT)
+        if isinstance(reply, Grant):
+            driver.run(store.release(name, attempt, reply.token, reply.hint), LIMIT)
+        yield Finding(OK, address.where, "leases can be taken and given back by this user")
+    except StoreError as error:
+        yield Finding(ERROR, address.where, "a lease cannot be taken", str(error))
+    finally:
+        driver.close()

@@ -1,0 +1,80 @@
+"""From what etcd answers to what leasehold raises: unknown and worth a retry, or not ready and how to mend it."""
+
+from __future__ import annotations
+
+import ssl
+
+from ...errors import StoreError, StoreNotReady, StoreUnavailable
+
+_UNKNOWN = (1, 2, 4, 13, 14)
+"""gRPC's cancelled, unknown, deadline exceeded, internal, unavailable."""
+_PERMISSION, _UNIMPLEMENTED = 7, 12
+
+
+class Refused(Exception):
+    """The server's answer to a call is an error: gRPC's status code and what it says."""
+
+    def __init__(self, code: int, said: str) -> None:
+        super().__init__(said)
+        self.code = code
+        self.said = said
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the call may have been carried out all the same, or yet be: the leader has changed, time ran out."""
+        return self.code in _UNKNOWN
+
+    @property
+    def full(self) -> bool:
+        """NOSPACE. A write that has just filled it is carried out and told so all the same."""
+        return "database space exceeded" in self.said
+
+    @property
+    def forbidden(self) -> bool:
+        """The user's role does not allow it."""
+        return self.code == _PERMISSION
+
+    @property
+    def lease_is_gone(self) -> bool:
+        return "requested lease not found" in self.said
+
+    @property
+    def lease_is_there(self) -> bool:
+        return "lease already exists" in self.said
+
+    @property
+    def token_is_old(self) -> bool:
+        """The user has to be authenticated again; the call was not carried out."""
+        return "invalid auth token" in self.said or "revision of auth store is old" in self.said
+
+
+DRIVER_ERRORS = (Refused, OSError)
+
+# What the answer says, somewhere in its text.
+_MEND = (
+    (
+        "database space exceeded",
+        "etcd is full (NOSPACE): nothing new can be granted; compact and defragment it, then `etcdctl alarm disarm`",
+    ),
+    ("authentication failed", "etcd refuses this user name or password"),
+    ("user name is empty", "etcd wants a user and password: etcd://user:password@host"),
+    ("authentication is not enabled", "etcd has no users enabled: leave user and password out of the URL"),
+    ("permission denied", "the user's role does not allow it: docs/stores/etcd.md says what it needs"),
+    ("corrupt", "etcd has found its data corrupt and refuses to work: see its alarms"),
+)
+
+
+def translate(error: BaseException, where: str) -> StoreError:
+    if isinstance(error, Refused):
+        for sign, how in _MEND:
+            if sign in error.said:
+                return StoreNotReady(f"{where}: {how}")
+        if error.code in (_PERMISSION, _UNIMPLEMENTED):
+            return StoreNotReady(f"{where}: the server refuses: {error.said}")
+        return StoreUnavailable(f"{where}: {error.said}")
+    if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
+        return StoreNotReady(
+            f"{where}: no TLS connection ({error.reason or error}): is it the TLS port, is its certificate trusted?"
+        )
+    said = str(error).partition("\n")[0][:300]
+    return StoreUnavailable(f"{where}: {said or type(error).__name__}")

@@ -1,0 +1,433 @@
+"""etcd's leases, which end what a dead process holds: few of them, each for many keys.
+
+- Holders that are renewed until they are released share one lease per length of ttl; a grant on it counts from the
+  lease's last renewal, which is never more than ``FRESH`` of the ttl ago.
+- All others (``renew=False``, ``max_hold``, ``beat_every``, a ttl that was changed) have one of their own.
+- Waiters share one of ``WAITER_TTL``, whatever their ttl.
+
+**A late write.** A transaction whose answer was lost may still be on its way, and would attach a key to a lease that
+we go on keeping alive: a holder that nobody knows of. So each write on a shared lease is conditional on the revision of
+a key ``f/<lease>``, which is not there as a rule. After a write of unknown outcome that key is written (``fence``):
+from then on the write has happened, or never will.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import NamedTuple
+
+from ... import clock
+from ...errors import StoreNotReady
+from ...policy import WAITER_TTL
+from ...protocol import SECOND, Ask, Steps
+from . import wire
+from .errors import Refused
+from .wire import EQUAL, MOD, Call, Result, compare, put
+
+FRESH = 0.01
+"""Of a lease's length: how long ago it may have been renewed when another holder joins."""
+_LAST = 0.05
+"""What is said to be left of a lease that is there in its last second."""
+ALIVE = b"~"
+"""Ends the key whose deletion tells us that a lease with holders is gone, at once and not at the next renewal."""
+WAITING_FRESH = 4.0
+"""How long ago the waiters' lease may have been renewed: they look every 5 s."""
+
+
+def whole(ttl: int) -> int:
+    """Microseconds in whole seconds, which is what etcd knows."""
+    return -(-ttl // SECOND)
+
+
+class Lease:
+    """One lease of etcd's. ``refreshed`` is the local time of sending of what last renewed it."""
+
+    __slots__ = ("_doubt", "fence", "fence_key", "id", "length", "refreshed", "shared")
+
+    def __init__(self, number: int, length: int, refreshed: float, fence_key: bytes) -> None:
+        self.id = number
+        self.length = length
+        self.refreshed = refreshed
+        self.shared = bool(fence_key)
+        self.fence_key = fence_key
+        self.fence = 0
+        self._doubt = -1
+        """The newest fence behind which something that we wrote may yet arrive."""
+
+    @property
+    def unsure(self) -> bool:
+        return self._doubt >= 0
+
+    def unfenced(self) -> list[bytes]:
+        return [compare(EQUAL, MOD, self.fence_key, self.fence)] if self.shared else []
+
+    def doubt(self, fence: int) -> None:
+        """Whether a write that is conditional on this fence arrives is not known, or another has written the fence."""
+        if self.shared:
+            self._doubt = max(self._doubt, fence)
+
+    def fenced(self, fence: int) -> None:
+        """An answer; of two that were asked for at once, the older may come last. It settles what came before it."""
+        self.fence = max(self.fence, fence)
+        if self._doubt < fence:
+            self._doubt = -1
+
+
+class Held(NamedTuple):
+    """What we know of a holder of ours; ``until`` is when its term is over, unless it is renewed, and ``promised`` when
+    the last of the terms is over that it was granted: its lease may end no sooner."""
+
+    name: str
+    attempt: str
+    token: int
+    lease: int
+    shared: bool
+    rest: int
+    since: float
+    until: float
+    promised: float
+
+
+class Sessions:
+    """The leases of one ``Locks``, and which of its holders are on them."""
+
+    def __init__(self, base: bytes, session: bytes) -> None:
+        self._base = base
+        self._session = session
+        self._leases: dict[int, Lease] = {}
+        self._by_length: dict[int, Lease] = {}
+        self.waiting: Lease | None = None
+        self._own: dict[str, set[int]] = {}
+        """Attempts with leases of their own."""
+        self._asked: set[int] = set()
+        """Leases that may have been granted, but nobody has heard."""
+        self.held: dict[str, Held] = {}
+        self._promising: list[Mapping[str, float]] = []
+        """Of each renewal that is under way: the ends of the terms that it asks for, by attempt."""
+        self._moving: dict[str, list[int]] = {}
+        """By attempt: moves to another lease that may yet arrive, each with the revision that its key has to have."""
+        self._offered: set[str] = set()
+        """Attempts that another may take over: their own leases are not given up when we end."""
+        self._mutex = threading.Lock()
+
+    # Holders.
+
+    def holds(self, held: Held) -> None:
+        self.held[held.attempt] = held
+
+    def promise(self, terms: Mapping[str, float]) -> None:
+        """Terms are about to be asked for: by attempt, their ends. The holder and the keeper may do so at once."""
+        self._promising.append(terms)
+
+    def withdraw(self, terms: Mapping[str, float]) -> None:
+        """Those were granted and noted, or nobody was told so. Takes no lock: a destructor may come here."""
+        self._promising.remove(terms)
+
+    def granted(self, attempt: str) -> float:
+        """When the last of the terms is over that a holder was granted."""
+        held = self.held.get(attempt)
+        return 0.0 if held is None else held.promised
+
+    def promised(self, attempt: str) -> float:
+        """The same, and of those that are only being asked for. Nothing is granted on the strength of these, which may
+        fail; but no move takes the holder to a lease that ends before."""
+        asked = [terms.get(attempt, 0.0) for terms in tuple(self._promising)]
+        return max((self.granted(attempt), *asked))
+
+    def renewed(self, attempt: str, sent: float, ttl: int, lease: int | None = None) -> None:
+        """A term that was asked for at ``sent`` was granted, on a ``lease`` of its own if one is named."""
+        with self._mutex:
+            held = self.held.get(attempt)
+            if held is not None:
+                if lease is not None:
+                    held = held._replace(lease=lease, shared=False)
+                until, promised = clock.now() + ttl / SECOND, sent + ttl / SECOND
+                self.held[attempt] = held._replace(until=max(held.until, until), promised=max(held.promised, promised))
+
+    def find(self, name: str, attempt: str, token: int) -> Held | None:
+        held = self.held.get(attempt)
+        return held if held is not None and (held.name, held.token) == (name, token) else None
+
+    def forget(self, attempt: str) -> None:
+        self.held.pop(attempt, None)
+        self._moving.pop(attempt, None)
+        self._offered.discard(attempt)
+
+    def offers(self, attempt: str) -> None:
+        """It is to be there for whoever takes it over, for as long as its term lasts, though we end before."""
+        self._offered.add(attempt)
+
+    # Moves, from one lease to another. Once the key is written anew, none that was asked for before comes to anything:
+    # so whoever renews a holder that may yet be moved writes it, too.
+
+    def may_move(self, attempt: str) -> bool:
+        return attempt in self._moving
+
+    def moves(self, attempt: str, revision: int) -> None:
+        with self._mutex:
+            self._moving.setdefault(attempt, []).append(revision)
+
+    def refused(self, attempt: str, revision: int) -> None:
+        """A move was not carried out, and will not be."""
+        with self._mutex:
+            if revision in self._moving.get(attempt, ()):
+                self._moving[attempt].remove(revision)  # one: another may have asked for the same
+            self._keep_moving(attempt, 0)
+
+    def answered(self, attempt: str, revision: int) -> None:
+        """The key had this revision or, as it turned out, a later one; now it has a later one in any case."""
+        with self._mutex:
+            self._keep_moving(attempt, revision)
+
+    def _keep_moving(self, attempt: str, beyond: int) -> None:
+        if left := [each for each in self._moving.get(attempt, ()) if each > beyond]:
+            self._moving[attempt] = left
+        else:
+            self._moving.pop(attempt, None)
+
+    def overdue(self) -> list[Held]:
+        """Holders whose term is over, while the lease that they share may be renewed for others."""
+        now = clock.now()
+        return [held for held in list(self.held.values()) if held.shared and held.until < now]
+
+    def tidy(self) -> None:
+        now = clock.now()
+        for held in list(self.held.values()):
+            if held.until < now - 3600:
+                self.forget(held.attempt)
+                self._own.pop(held.attempt, None)
+        for lease in list(self._leases.values()):
+            if lease.refreshed + lease.length < now - 3600:
+                self.lost(lease)
+        for attempt in list(self._moving):
+            if attempt not in self.held:
+                self._moving.pop(attempt, None)
+
+    def length(self, number: int) -> int:
+        lease = self._leases.get(number)
+        return -1 if lease is None else lease.length
+
+    def lasts(self, number: int, ttl: int) -> bool:
+        """Whether a lease has so much left without being renewed."""
+        lease = self._leases.get(number)
+        return lease is not None and lease.refreshed + lease.length >= clock.now() + ttl / SECOND
+
+    def is_shared(self, number: int) -> bool:
+        lease = self._leases.get(number)
+        return lease is not None and lease.shared
+
+    # Getting a lease to attach a key to.
+
+    def renews(self, ask: Ask) -> bool:
+        """Whether ``for_holding`` is about to renew a lease that others share."""
+        lease = self._by_length.get(whole(ask.ttl)) if ask.kept else None
+        return lease is not None and clock.now() - lease.refreshed > FRESH * lease.length
+
+    def for_holding(self, ask: Ask) -> Steps[Lease]:
+        length = whole(ask.ttl)
+        if not ask.kept:
+            return (yield from self.own(ask.name, ask.attempt, ask.ttl))
+        lease = self._by_length.get(length)
+        if lease is None or not (yield from self._fresh(lease, FRESH * length)):
+            made = yield from self._grant(_random(), length, self._base)
+            lease = yield from self._one_of(self._by_length.get(length), made)
+            if lease is made:
+                self._by_length[length] = made
+                alive = self._base + b"s/%s\0%x%s" % (self._session, lease.id, ALIVE)
+                yield wire.txn([], [put(alive, b"", lease.id)], [])
+        return lease
+
+    def for_waiting(self) -> Steps[Lease]:
+        lease = self.waiting
+        if lease is None or not (yield from self._fresh(lease, WAITING_FRESH)):
+            made = yield from self._grant(_random(), int(WAITER_TTL), self._base)
+            lease = self.waiting = yield from self._one_of(self.waiting, made)
+        return lease
+
+    def _one_of(self, there: Lease | None, made: Lease) -> Steps[Lease]:
+        """The one that another has made at the same time, if there is such: then ours is not needed."""
+        if there is None or there.unsure or made.refreshed - there.refreshed > FRESH * there.length:
+            return made
+        yield from self.revoke(made.id)
+        return there
+
+    def own(self, name: str, attempt: str, ttl: int) -> Steps[Lease]:
+        """A lease for one attempt; asked for again, the same one."""
+        length = whole(ttl)
+        number = _own_number(name, attempt, length)
+        self._own.setdefault(attempt, set()).add(number)
+        known = self._leases.get(number)
+        if known is not None and (yield from self._fresh(known, 0.0)):
+            return known
+        return (yield from self._grant(number, length, b""))
+
+    def for_rest(self, name: str, attempt: str, rest: float) -> Steps[int]:
+        """A lease that nobody renews; longer than asked for, if etcd has none so short."""
+        number = _number(f"{attempt} rest {name}")
+        try:
+            yield wire.lease_grant(number, whole(int(rest * SECOND)))
+        except Refused as error:
+            if not error.lease_is_there:
+                raise
+        return number
+
+    def shortest(self) -> Steps[int]:
+        """The shortest lease that this server keeps, in seconds."""
+        number = _random()
+        answer = wire.read((yield wire.lease_grant(number, 1))[0])
+        yield from self.revoke(number)
+        return int(wire.first(answer, 3))
+
+    def _fresh(self, lease: Lease, age: float) -> Steps[bool]:
+        """See that a lease was renewed no longer ago than this. False when it is gone."""
+        if lease.unsure:
+            yield from self._fence(lease)
+            if lease.id not in self._leases:
+                return False
+        if clock.now() - lease.refreshed <= age:
+            return True
+        alive = yield from self._keep_alive([lease.id])
+        return alive[lease.id]
+
+    def _grant(self, number: int, length: int, base: bytes) -> Steps[Lease]:
+        sent = clock.now()
+        self._asked.add(number)
+        try:
+            answer = wire.read((yield wire.lease_grant(number, length))[0])
+        except Refused as error:
+            if not error.lease_is_there:
+                raise
+            # The answer to an earlier one was lost. Since when it runs is not known: it starts again now.
+            sent = clock.now()
+            if not (yield from self._keep_alive([number]))[number]:
+                return (yield from self._grant(number, length, base))
+        else:
+            granted = wire.first(answer, 3)
+            if granted > length:
+                yield wire.lease_revoke(number)
+                raise StoreNotReady(
+                    f"etcd keeps no lease shorter than {granted} s (that follows from its election timeout), so that "
+                    f"a dead holder would not be replaced in time: ask for a ttl above {granted - 1} s"
+                )
+        lease = Lease(number, length, sent, base + b"f/%x" % number if base else b"")
+        self._leases[number] = lease
+        self._asked.discard(number)
+        return lease
+
+    # Renewing.
+
+    def renew(self, terms: dict[int, int]) -> Steps[dict[int, bool]]:
+        """Which of the leases are alive, and so for a term of (at least) so many microseconds from now."""
+        alive, due = {}, []
+        for number, ttl in terms.items():
+            if self.lasts(number, ttl):
+                alive[number] = True  # and whoever only asks must not get more
+            else:
+                due.append(number)
+        if due:
+            alive.update((yield from self._keep_alive(due)))
+        return alive
+
+    def _keep_alive(self, numbers: list[int]) -> Steps[dict[int, bool]]:
+        sent = clock.now()
+        answers = yield wire.lease_keep_alive(numbers)
+        alive = dict.fromkeys(numbers, False)
+        for answer in answers:
+            fields = wire.read(answer)
+            number = wire.first(fields, 2)
+            if wire.first(fields, 3) > 0:
+                alive[number] = True
+                if number in self._leases:
+                    self._leases[number].refreshed = sent
+            elif number in self._leases:
+                self.lost(self._leases[number])
+        return alive
+
+    def left(self, number: int) -> Steps[float | None]:
+        """Seconds that a lease has left, at least; None when it is gone. etcd tells whole ones, rounded down."""
+        answer = yield wire.lease_time_to_live(number)
+        left = wire.first(wire.read(answer[0]), 3)
+        return None if left < 0 else max(float(left), _LAST)
+
+    # Writes of unknown outcome.
+
+    def write(self, lease: Lease, call: Call) -> Steps[Result | None]:
+        """A transaction that attaches a key to the lease; None when that is gone."""
+        fence = lease.fence
+        try:
+            answer = yield call
+        except BaseException as error:  # also when whoever drives us gives up
+            if isinstance(error, Refused) and error.lease_is_gone:
+                self.lost(lease)
+                return None
+            if not isinstance(error, Refused) or error.unknown:
+                lease.doubt(fence)
+            raise
+        return wire.read_txn(answer)
+
+    def fence(self) -> Steps[None]:
+        for lease in list(self._leases.values()):
+            if lease.unsure:
+                yield from self._fence(lease)
+
+    def _fence(self, lease: Lease) -> Steps[None]:
+        try:
+            result = wire.read_txn((yield wire.txn([], [put(lease.fence_key, b"", lease.id)], [])))
+        except Refused as error:
+            if not error.lease_is_gone:
+                raise
+            self.lost(lease)
+        else:
+            lease.fenced(result.revision)
+
+    # The end.
+
+    def lost(self, lease: Lease) -> None:
+        """It is gone, and every key with it."""
+        self._leases.pop(lease.id, None)
+        if self._by_length.get(lease.length) is lease:
+            del self._by_length[lease.length]
+        if self.waiting is lease:
+            self.waiting = None
+
+    def revoke(self, number: int) -> Steps[None]:
+        lease = self._leases.pop(number, None)
+        try:
+            yield wire.lease_revoke(number)
+        except Refused as error:
+            if not error.lease_is_gone:
+                if lease is not None:
+                    self._leases[number] = lease
+                raise
+
+    def revoke_own(self, attempt: str) -> Steps[None]:
+        for number in tuple(self._own.pop(attempt, ())):
+            yield from self.revoke(number)
+
+    def revoke_left(self, name: str, attempt: str, number: int) -> Steps[None]:
+        """Revoke a lease of another's, if it is one that this attempt had for itself."""
+        length = wire.first(wire.read((yield wire.lease_time_to_live(number))[0]), 4)
+        if number == _own_number(name, attempt, length):
+            yield from self.revoke(number)
+
+    def end(self) -> Steps[None]:
+        """Revoke all but what was offered: that runs out, or is another's by then."""
+        left = {number for attempt in tuple(self._offered) for number in self._own.get(attempt, ())}
+        for number in (*self._leases, *self._asked):
+            if number not in left:
+                yield from self.revoke(number)
+
+
+def _random() -> int:
+    return int.from_bytes(os.urandom(8), "big") >> 1 or 1
+
+
+def _own_number(name: str, attempt: str, length: int) -> int:
+    return _number(f"{attempt} {length} {name}")
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1 or 1

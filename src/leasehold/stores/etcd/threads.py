@@ -1,0 +1,182 @@
+"""The driver for threads: calls over a link, and one listener thread for all waiters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ... import clock
+from ...errors import StoreError, StoreUnavailable
+from ...log import WARNING, log
+from ...protocol import Busy, Steps, T, run_steps
+from .errors import DRIVER_ERRORS, Refused, translate
+from .store import EtcdStore
+from .watches import Watches
+from .wire import Call
+
+HEARTBEAT = 2.5
+"""A listener that has heard nothing for so long asks whether the server is still there."""
+CONNECT_LIMIT = 2.0
+FAREWELL = 1.0
+PAUSES = (0.05, 1.0)
+"""How soon a listener that failed tries again, growing from the first to the last."""
+
+
+def next_pause(pause: float, began: float) -> float:
+    """One that has heard nothing but refusals since ``began`` is not to try in a hot loop."""
+    return PAUSES[0] if clock.now() - began > HEARTBEAT else min(pause * 2, PAUSES[1])
+
+
+class Link(Protocol):
+    """Where calls go: our own connections, or a channel that the user has given us."""
+
+    def send(self, call: Call, limit: float) -> list[bytes]: ...
+
+    def ear(self, limit: float) -> Any: ...
+
+    def blame(self, host: Any) -> None: ...
+
+    def logged_out(self, token: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+    def after_fork(self) -> None: ...
+
+
+class EtcdThreads:
+    def __init__(self, store: EtcdStore, link: Link, where: str) -> None:
+        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
+        self._store = store
+        self._link = link
+        self._where = where
+        self._reset()
+
+    def _reset(self) -> None:
+        self._mutex = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._ear: Any = None
+        self._watches = Watches(self._store)
+        self._waiting: set[str] = set()
+        self._closed = threading.Event()
+
+    def after_fork(self) -> None:
+        self._store.reset()
+        self._reset()
+        self._link.after_fork()
+
+    def run(self, steps: Steps[T], limit: float) -> T:
+        ends = clock.now() + limit
+
+        def answer(call: Call) -> list[bytes]:
+            left = ends - clock.now()
+            if left <= 0:
+                raise TimeoutError(f"not done within {limit:.3g} s")
+            return self._link.send(call, left * call.share)
+
+        try:
+            return run_steps(steps, answer)
+        except StoreError:
+            raise
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._where) from error
+        finally:
+            steps.close()  # at once, also when a KeyboardInterrupt went past it
+
+    # Listening.
+
+    def listen(self, attempt: str, busy: Busy | None) -> bool:
+        if attempt:
+            self._waiting.add(attempt)
+        if self._thread is None:
+            with self._mutex:
+                if self._thread is None and not self._closed.is_set():
+                    self._thread = threading.Thread(target=self._listen, name="leasehold-etcd", daemon=True)
+                    self._thread.start()
+        with self._mutex:
+            ear = self._ear
+            if ear is None:
+                return False
+            messages = self._watches.add(attempt, busy.watch) if busy is not None else []
+            try:
+                if messages:
+                    ear.send(messages)
+            except DRIVER_ERRORS:
+                return False  # the listener will notice
+        return True
+
+    def forget(self, attempt: str) -> None:
+        self._waiting.discard(attempt)
+        with self._mutex:
+            self._watches.drop(attempt)  # the server is told with what is sent next
+
+    def _listen(self) -> None:
+        closed, pause = self._closed, PAUSES[0]
+        while not closed.is_set():
+            began = clock.now()
+            try:
+                ear = self._link.ear(CONNECT_LIMIT)
+                try:
+                    self._begin(ear)
+                    self._hear(ear)
+                except (StoreUnavailable, *DRIVER_ERRORS) as error:
+                    self._link.blame(ear.host)
+                    if isinstance(error, Refused) and error.token_is_old:
+                        self._link.logged_out(ear.token)
+                    raise
+                finally:
+                    with self._mutex:
+                        self._ear = None
+                    ear.close()
+            except (StoreUnavailable, *DRIVER_ERRORS) as error:
+                if not closed.is_set():
+                    log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
+            except Exception as error:
+                log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
+            if not closed.is_set():
+                self._ring_all()  # from now on they have to poll
+            closed.wait(pause)
+            pause = next_pause(pause, began)
+
+    def _begin(self, ear: Any) -> None:
+        with self._mutex:
+            ear.send([self._watches.begin()])
+        while not self._watches.listening:
+            told = ear.read(CONNECT_LIMIT)
+            with self._mutex:
+                if messages := self._watches.heard(told, asked=True)[1]:
+                    ear.send(messages)
+        with self._mutex:
+            self._ear = ear
+        self._ring_all()  # what happened before we listened
+
+    def _hear(self, ear: Any) -> None:
+        asked = False
+        while not self._closed.is_set():
+            told = ear.read(HEARTBEAT)
+            with self._mutex:
+                rings, messages = self._watches.heard(told, asked)
+                if messages:
+                    ear.send(messages)
+            for ring in rings:
+                self.on_ring(*ring)
+            asked = told is None
+
+    def _ring_all(self) -> None:
+        """Whoever waits is to ask again, and what is held is to be looked at."""
+        for attempt in (*self._waiting, ""):
+            self.on_ring(attempt)
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._mutex:
+            thread, ear = self._thread, self._ear
+        if ear is not None:
+            ear.wake()
+        try:
+            self.run(self._store.farewell(), FAREWELL)
+        except StoreError:
+            pass  # what is left goes when its lease runs out
+        self._link.close()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)

@@ -1,0 +1,259 @@
+"""Protocol Buffers, as far as etcd's API needs them: fields that are numbers, bytes, or messages.
+
+Requests are written as bytes; answers are read into a dict of field number to the list of its values. The numbers are
+those of etcd's published ``rpc.proto`` and ``kv.proto``, which never change their meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+Fields: TypeAlias = dict[int, list[Any]]
+
+_SIGN = 1 << 63
+
+
+def _varint(value: int) -> bytes:
+    if value < 128:
+        return bytes((value,))
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def text(field: int, value: bytes) -> bytes:
+    """Bytes, text, or a message."""
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def read(message: bytes) -> Fields:
+    fields: Fields = {}
+    at, end = 0, len(message)
+    while at < end:
+        tag, at = _read_varint(message, at)
+        value: int | bytes
+        match tag & 7:
+            case 0:
+                value, at = _read_varint(message, at)
+                if value >= _SIGN:
+                    value -= 1 << 64
+            case 2:
+                length, at = _read_varint(message, at)
+                value, at = message[at : at + length], at + length
+            case 1:
+                value, at = message[at : at + 8], at + 8
+            case _:
+                value, at = message[at : at + 4], at + 4
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
+
+
+def _read_varint(message: bytes, at: int) -> tuple[int, int]:
+    value = message[at]
+    at += 1
+    if value < 128:
+        return value, at
+    value &= 127
+    shift = 7
+    while True:
+        byte = message[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+
+
+def first(fields: Fields, field: int, default: Any = 0) -> Any:
+    """A field that is there at most once; left out by the sender, it is zero."""
+    values = fields.get(field)
+    return values[-1] if values else default
+
+
+class Call(NamedTuple):
+    """One call of the API, answered with the list of messages that come back."""
+
+    method: bytes
+    messages: tuple[bytes, ...]
+    share: float = 1.0
+    """Of the time that is left to the operation: what this call may take."""
+
+
+RANGE, TXN = b"/etcdserverpb.KV/Range", b"/etcdserverpb.KV/Txn"
+GRANT, REVOKE = b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.Lease/LeaseRevoke"
+KEEP_ALIVE, TIME_TO_LIVE = b"/etcdserverpb.Lease/LeaseKeepAlive", b"/etcdserverpb.Lease/LeaseTimeToLive"
+AUTHENTICATE = b"/etcdserverpb.Auth/Authenticate"
+WATCH = b"/etcdserverpb.Watch/Watch"
+MEMBERS = b"/etcdserverpb.Cluster/MemberList"
+STATUS, ALARM = b"/etcdserverpb.Maintenance/Status", b"/etcdserverpb.Maintenance/Alarm"
+
+# Compare: result and target.
+EQUAL, GREATER, LESS = 0, 1, 2
+CREATE, MOD, VALUE = 1, 2, 3
+
+
+class KeyValue(NamedTuple):
+    key: bytes
+    create: int
+    mod: int
+    value: bytes
+    lease: int
+
+
+class Page(NamedTuple):
+    """The answer to a range: what was found, and how much there is of it in all."""
+
+    found: list[KeyValue]
+    total: int
+    more: bool
+
+
+class Result(NamedTuple):
+    """The answer to a transaction."""
+
+    revision: int
+    succeeded: bool
+    pages: list[Page]
+    """Of the ranges among its operations."""
+
+
+# Requests.
+
+
+def range_of(
+    key: bytes,
+    end: bytes = b"",
+    *,
+    limit: int = 0,
+    last_first: bool = False,
+    keys_only: bool = False,
+    count_only: bool = False,
+) -> bytes:
+    parts = [text(1, key)]
+    if end:
+        parts.append(text(2, end))
+    if limit:
+        parts.append(number(3, limit))
+    if last_first:
+        parts.append(number(5, 2))
+    if keys_only:
+        parts.append(number(8, 1))
+    if count_only:
+        parts.append(number(9, 1))
+    return b"".join(parts)
+
+
+def get(*args: Any, **options: Any) -> bytes:
+    """A range as an operation of a transaction."""
+    return text(1, range_of(*args, **options))
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> bytes:
+    return text(2, text(1, key) + text(2, value) + (number(3, lease) if lease else b""))
+
+
+def delete(key: bytes) -> bytes:
+    return text(3, text(1, key))
+
+
+def compare(result: int, target: int, key: bytes, value: int | bytes, end: bytes = b"") -> bytes:
+    """Of a whole range it holds when it does for every key; one that is not there has revision 0."""
+    what = text(7, value) if isinstance(value, bytes) else number(4 + target, value)
+    return number(1, result) + number(2, target) + text(3, key) + what + (text(64, end) if end else b"")
+
+
+def txn(compares: list[bytes], success: list[bytes], failure: list[bytes]) -> Call:
+    parts = [text(1, each) for each in compares]
+    parts += [text(2, each) for each in success]
+    parts += [text(3, each) for each in failure]
+    return Call(TXN, (b"".join(parts),))
+
+
+def lease_grant(lease: int, ttl: int) -> Call:
+    return Call(GRANT, (number(1, ttl) + number(2, lease),))
+
+
+def lease_revoke(lease: int) -> Call:
+    return Call(REVOKE, (number(1, lease),))
+
+
+def lease_keep_alive(leases: list[int]) -> Call:
+    return Call(KEEP_ALIVE, tuple(number(1, lease) for lease in leases))
+
+
+def lease_time_to_live(lease: int) -> Call:
+    return Call(TIME_TO_LIVE, (number(1, lease),))
+
+
+def authenticate(user: str, password: str) -> Call:
+    return Call(AUTHENTICATE, (text(1, user.encode()) + text(2, password.encode()),))
+
+
+def watch_create(number_of_it: int, key: bytes, end: bytes, revision: int, *, puts: bool, deletes: bool) -> bytes:
+    parts = [text(1, key), text(2, end)]
+    if revision:
+        parts.append(number(3, revision))
+    if not puts:
+        parts.append(number(5, 0))
+    if not deletes:
+        parts.append(number(5, 1))
+    parts.append(number(7, number_of_it))
+    return text(1, b"".join(parts))
+
+
+def watch_cancel(number_of_it: int) -> bytes:
+    return text(2, number(1, number_of_it))
+
+
+WATCH_PROGRESS = text(3, b"")
+
+
+# Answers.
+
+
+def read_key(message: bytes) -> KeyValue:
+    fields = read(message)
+    return KeyValue(first(fields, 1, b""), first(fields, 2), first(fields, 3), first(fields, 5, b""), first(fields, 6))
+
+
+def read_page(message: bytes) -> Page:
+    fields = read(message)
+    return Page([read_key(each) for each in fields.get(2, ())], first(fields, 4), bool(first(fields, 3)))
+
+
+def read_txn(messages: list[bytes]) -> Result:
+    fields = read(messages[0])
+    pages = []
+    for response in fields.get(3, ()):
+        inner = read(response)
+        if 1 in inner:
+            pages.append(read_page(inner[1][0]))
+    return Result(first(read(first(fields, 1, b"")), 3), bool(first(fields, 2)), pages)
+
+
+class Told(NamedTuple):
+    """A message of a watch stream."""
+
+    watch: int
+    created: bool
+    canceled: bool
+    reason: str
+    puts: list[bytes]
+    deletes: list[bytes]
+
+
+def read_watch(message: bytes) -> Told:
+    fields = read(message)
+    reason = first(fields, 6, b"").decode(errors="replace")
+    told = Told(first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, [], [])
+    for message in fields.get(11, ()):
+        event = read(message)
+        (told.deletes if first(event, 1) else told.puts).append(read_key(first(event, 2, b"")).key)
+    return told

@@ -1,0 +1,131 @@
+"""What an operator should know about a ZooKeeper that leases live in: each finding says how to mend it.
+
+``doctor(url)`` asks each server what it says of itself, and then takes a name that nobody uses and gives it back.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+from kazoo.handlers.utils import create_tcp_connection
+
+from ...errors import StoreError, StoreNotReady
+from ...findings import ERROR, OK, WARNING, Finding
+from ...policy import DEFAULT_TTL
+from ...protocol import SECOND, Ask, Grant
+from .link import Link
+from .session import Session, length
+from .store import ZooKeeperStore
+from .threads import ZooKeeperThreads
+from .url import Address, parse
+
+LIMIT = 5.0
+OLDEST = (3, 5)
+SHORTEST, LONGEST = 1.0, 86_400.0
+"""Seconds of a session that are asked for to see what the server makes of them."""
+HERE = "leasehold-doctor"
+
+
+def doctor(url: str, namespace: str = "") -> list[Finding]:
+    address = parse(url)
+    found = [finding for each in address.hosts.split(",") for finding in _server(each, address)]
+    link = Link(address)
+    try:
+        found += _ensemble(address, found)
+        found += _sessions(link)
+        found += _lease(link, namespace)
+    finally:
+        link.close()
+    return found
+
+
+def _server(where: str, address: Address) -> Iterator[Finding]:
+    """What the server says of itself, as far as it is allowed to (``4lw.commands.whitelist``)."""
+    try:
+        said = _word(where, address, b"srvr")
+    except OSError as error:
+        yield Finding(ERROR, where, f"does not answer: {error}", "see that it runs and can be reached from here")
+        return
+    if "not in the whitelist" in said or not said:
+        yield Finding(OK, where, "answers, but does not say how it is (srvr is not in its 4lw.commands.whitelist)")
+        return
+    if "not currently serving" in said:
+        yield Finding(ERROR, where, "has no quorum", "see that a majority of the servers runs and finds together")
+        return
+    fields = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
+    version = fields.get("Zookeeper version", "?").partition("-")[0]
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if len(numbers) == 2 and numbers < OLDEST:
+        yield Finding(ERROR, where, f"ZooKeeper {version}", "3.5 or later is needed")
+    else:
+        yield Finding(OK, where, f"ZooKeeper {version}, {fields.get('Mode', '?')}")
+
+
+def _ensemble(address: Address, found: list[Finding]) -> Iterator[Finding]:
+    servers = len(address.hosts.split(","))
+    if any("standalone" in finding.message for finding in found):
+        advice = "leases are gone while it is away: three servers bear the loss of one"
+        yield Finding(WARNING, "ensemble", "a single server", advice)
+    elif servers == 1:
+        advice = "name all of them, h1:p1,h2:p2,h3:p3, so that the loss of this one does not cut you off"
+        yield Finding(WARNING, "ensemble", "the URL names one server", advice)
+
+
+def _sessions(link: Link) -> Iterator[Finding]:
+    """The lengths that the servers allow."""
+    agreed = []
+    for wanted in (SHORTEST, LONGEST):
+        session = Session(link, wanted)
+        link.sessions.append(session)
+        ends = time.monotonic() + LIMIT
+        while not session.up and time.monotonic() < ends:
+            time.sleep(0.01)
+        if session.agreed is None:
+            return  # the lease that is tried next will say why
+        agreed.append(session.agreed)
+    shortest, longest = agreed
+    fits = (longest - 1.0) / 1.15
+    if length(DEFAULT_TTL) > longest:
+        advice = f"raise maxSessionTimeout to {length(DEFAULT_TTL):g} s or more, or use shorter leases"
+        message = f"sessions of {shortest:g} to {longest:g} s: a ttl of {fits:.3g} s at most, below the default"
+        yield Finding(WARNING, "sessions", message, advice)
+    else:
+        yield Finding(OK, "sessions", f"of {shortest:g} to {longest:g} s: a ttl of {fits:.3g} s at most")
+
+
+def _lease(link: Link, namespace: str) -> Iterator[Finding]:
+    """Take a lease and give it back: that tells of quorum, credentials and ACLs."""
+    store, driver = ZooKeeperStore(link, namespace), ZooKeeperThreads(link)
+    ask = Ask(HERE, os.urandom(16).hex(), HERE, HERE, None, SECOND)
+    begun = time.monotonic()
+    try:
+        reply = driver.run(store.acquire(ask), LIMIT)
+        if isinstance(reply, Grant):
+            driver.run(store.release(HERE, ask.attempt, reply.token, None), LIMIT)
+        yield Finding(OK, "lease", f"taken and given back in {(time.monotonic() - begun) * 1000:.0f} ms")
+    except StoreNotReady as error:
+        yield Finding(ERROR, "lease", str(error), "docs/stores/zookeeper.md says what leasehold needs")
+    except StoreError as error:
+        yield Finding(
+            ERROR, "lease", str(error), "see that a majority of the servers runs and can be reached from here"
+        )
+
+
+def _word(where: str, address: Address, word: bytes) -> str:
+    """The answer to one of the administrator's four-letter words."""
+    host, _, port = where.rpartition(":")
+    tls = {name: value for name, value in address.options.items() if name not in ("auth_data", "default_acl")}
+    tls.pop("randomize_hosts", None)
+    connection = create_tcp_connection(socket, (host.strip("[]"), int(port)), timeout=LIMIT, hostname=host, **tls)
+    try:
+        connection.settimeout(LIMIT)
+        connection.sendall(word)
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+        return b"".join(parts).decode(errors="replace")
+    finally:
+        connection.close()

@@ -1,0 +1,91 @@
+"""What is staked on a session: one attempt's node, and where that is.
+
+A node may be moved to another session, by two threads at once, and the answer to a move may come late or never. What
+counts is the latest move that is known of, and the latest version of the node there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ... import clock, policy
+from ...typed import Any, NamedTuple
+from . import nodes
+from .session import Session
+
+NOBODY: frozenset[str] = frozenset()  # one for all: an empty set takes as much as a stake
+NO_SUSPECTS: Mapping[str, float] = {}
+NO_DOUBT = (-1, -1)
+
+
+class Place(NamedTuple):
+    """Where a node is: in which session, and by which move it got there."""
+
+    path: str
+    version: int
+    session: Session
+    mark: int
+
+
+class Stake:
+    """One attempt's node. ``until`` is when the guard removes it, on the local clock."""
+
+    __slots__ = (
+        *("above", "attempt", "called", "ended", "hasty", "held", "late", "name", "next", "path", "rest", "session"),
+        *("since", "suspects", "token", "ttl", "unsure", "until", "version", "watched", "watching", "weight"),
+        *("record", "shape", "limit", "unwatched", "moves", "mark", "doubt", "offered"),
+    )
+
+    def __init__(self, ask: Any, session: Session, parent: str, record: nodes.Record) -> None:
+        self.name, self.attempt, self.rest, self.ttl = ask.name, ask.attempt, ask.rest, ask.ttl
+        self.shape, self.limit, self.weight = ask.shape, ask.limit, ask.weight
+        self.session, self.above = session, parent
+        self.record = record
+        self.path: str | None = None
+        self.version: int | None = None
+        self.held = self.ended = self.unsure = self.unwatched = self.watched = self.offered = False
+        self.moves = self.mark = 0
+        """How often it was to be moved to another session, and which of these moves has put it where it is."""
+        self.doubt = NO_DOUBT
+        """The newest mark and version on which a move is conditional that we have asked for."""
+        self.token = self.since = 0
+        self.until = clock.now() + policy.WAITER_TTL
+        self.watching: frozenset[str] = NOBODY
+        self.late: frozenset[str] = NOBODY
+        """Those ahead that it has seen to wait: such a one holds only once it has claimed."""
+        self.suspects: Mapping[str, float] = NO_SUSPECTS
+        self.next = self.called = False
+        """Whether it was the first in line when it last looked, and whether one that it watched has gone since."""
+        self.hasty = False
+        """Whether its node may say that it is held, though it waits."""
+
+    @property
+    def may_move(self) -> bool:
+        """Whether a move may yet arrive, or has, and nobody knows: it is conditional on where the node is now."""
+        return self.doubt >= (self.mark, self.version or 0)
+
+    @property
+    def parent(self) -> str:
+        return self.above or str(self.path).rpartition("/")[0]
+
+    def place(self) -> Place:
+        with self.session.link.mutex:
+            assert self.path is not None
+            return Place(self.path, self.version or 0, self.session, self.mark)
+
+    def next_place(self, here: Place, session: Session) -> Place:
+        """Where to move it. From now on, until it is known to be elsewhere, such a move may arrive."""
+        with session.link.mutex:
+            self.moves += 1
+            self.doubt = max(self.doubt, (here.mark, here.version))
+            return Place(nodes.moved(here.path, self.moves), 0, session, self.moves)
+
+    def placed(self, there: Place, record: nodes.Record | None = None) -> bool:
+        """The store has said that it was there. True when that is news of a move."""
+        with there.session.link.mutex:
+            known = (self.mark, -1 if self.version is None else self.version)
+            if (there.mark, there.version) <= known:
+                return False
+            self.path, self.version, self.session, self.mark = there
+            self.record = record or self.record
+            return there.mark > known[0]

@@ -1,0 +1,152 @@
+"""Clients that go on taking leases while their servers suffer, and what must not have happened meanwhile.
+
+Most take turns at one name, each for a moment. Others *stay*: they hold a name for longer than a ttl, so that it lives
+by its renewals, while somebody of another ``Locks`` waits for it. A store that forgets leases when its leader changes
+gives such a name to whoever waits, under the eyes of its holder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import leasehold
+from leasehold import clock
+from leasehold.lease import TAKEN
+from leasehold.testing.handles import eventually
+
+BRIEF = 14
+NAMES = ("y0", "y1", "y2")
+"""What is stayed at, by two clients each."""
+
+
+class Term:
+    """One holding of a name, and until when its holder trusted it, on the clock that deadlines are told by."""
+
+    def __init__(self, lease: leasehold.Lease) -> None:
+        self.name, self.token, self.attempt = lease.name, lease.token, lease._claim.attempt
+        self.began = clock.now()
+        self.ended = float("inf")
+        self.dropped = False
+
+    def over(self, lease: leasehold.Lease) -> None:
+        """Whatever happens from here on: it was trusted until now, or until its deadline."""
+        now = clock.now()
+        self.ended = min(now, lease._deadline)
+        self.dropped = lease.lost_reason == TAKEN and now < lease._deadline
+
+
+class Crowd:
+    def __init__(self, url: str, ttl: float, turn: float) -> None:
+        self.url = url
+        self.locks = [leasehold.connect(url, ttl=ttl) for _ in range(4)]
+        self.terms: list[Term] = []
+        self.lost = self.unavailable = 0
+        self.errors: list[BaseException] = []
+        self.served = [0] * BRIEF
+        """Those who take turns."""
+        self.stayed = dict.fromkeys(NAMES, 0)
+        """Who has held a name for longer than a ttl, by name."""
+        self.done = threading.Event()
+        self._mutex = threading.Lock()
+        works = [partial(self._take_turns, number, turn) for number in range(BRIEF)]
+        works += [partial(self._stay, number, name, 1.5 * ttl) for number, name in enumerate((*NAMES, *NAMES))]
+        self.threads = [threading.Thread(target=self._carry_out, args=(work,)) for work in works]
+        for thread in self.threads:
+            thread.start()
+
+    def _carry_out(self, work: Callable[[], None]) -> None:
+        while not self.done.is_set():
+            try:
+                work()
+            except leasehold.StoreUnavailable:
+                with self._mutex:
+                    self.unavailable += 1
+            except BaseException as error:
+                self.errors.append(error)
+                raise
+
+    def _take_turns(self, number: int, seconds: float) -> None:
+        self.hold(self.locks[number % len(self.locks)], "x", seconds)
+        self.served[number] += 1
+
+    def _stay(self, number: int, name: str, seconds: float) -> None:
+        if self.hold(self.locks[number % len(self.locks)], name, seconds):
+            self.stayed[name] += 1
+
+    def hold(self, locks: leasehold.Locks, name: str, seconds: float) -> bool:
+        """Wait for a name and hold it for so long. True when it was held to the end."""
+        lease = locks.lock(name).acquire(90)
+        term = Term(lease)
+        self.terms.append(term)
+        until = time.monotonic() + seconds
+        while lease.valid and time.monotonic() < until and not self.done.is_set():
+            time.sleep(0.005)
+        term.over(lease)
+        lost = not lease.valid
+        self.lost += lost
+        try:
+            lease.release()
+        except leasehold.StoreError:
+            pass
+        return not lost
+
+    def finish(self) -> None:
+        self.done.set()
+        for thread in self.threads:
+            thread.join(100)
+        for locks in self.locks:
+            locks.close()
+
+    def wrongs(self) -> list[str]:
+        """What must not have happened."""
+        said = [f"an error: {error!r}" for error in self.errors]
+        if any(thread.is_alive() for thread in self.threads) or not all(self.served):
+            said.append(f"somebody was never served: {self.served}")
+        said += [f"a live lease was dropped: {vars(term)}" for term in self.terms if term.dropped]
+        for name in ("x", *NAMES):
+            terms = sorted((term for term in self.terms if term.name == name), key=lambda term: term.began)
+            for before, after in itertools.pairwise(terms):
+                if before.ended > after.began:
+                    said.append(f"both held it: {vars(before)} and {vars(after)}")
+                if before.token >= after.token:
+                    said.append(f"tokens do not rise: {vars(before)} and {vars(after)}")
+        return said
+
+    def __str__(self) -> str:
+        ends = f"{self.lost} lost, {self.unavailable} times unavailable"
+        return f"{len(self.terms)} terms, {sum(self.stayed.values())} longer than a ttl, {ends}"
+
+
+class Latecomer:
+    """One client more, who waits for a name that others stay at. Its place in the queue expires behind its back: it has
+    to notice, to queue again, and to be served in the end.
+
+    ``entry(locks)`` is what tells its place from another, None when it has none; ``expire(locks)`` ends it."""
+
+    def __init__(self, crowd: Crowd, entry: Callable[[Any], Any], expire: Callable[[Any], None]) -> None:
+        self.locks = leasehold.connect(crowd.url, ttl=30)
+        self.served = threading.Event()
+        self._crowd = crowd
+        self._thread = threading.Thread(target=self._wait)
+        self._thread.start()
+        before = eventually(lambda: entry(self.locks), 60, "it waits")
+        expire(self.locks)
+        eventually(lambda: self.served.is_set() or entry(self.locks) not in (None, before), 60, "it queues again")
+
+    def _wait(self) -> None:
+        while not self.served.is_set():
+            try:
+                self._crowd.hold(self.locks, NAMES[0], 0.05)
+                self.served.set()
+            except leasehold.StoreUnavailable:
+                continue
+
+    def finish(self) -> None:
+        assert self.served.wait(100), "it was never served"
+        self._thread.join(20)
+        self.locks.close()

@@ -1,0 +1,400 @@
+"""How etcd is reached: members that fail, users and roles, TLS, channels of grpcio, URLs; what doctor says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from etcd_tools import A, Waiter, keys
+
+import leasehold
+from leasehold import StoreNotReady, StoreUnavailable, aio, policy
+from leasehold.protocol import Busy, Renewal
+from leasehold.stores.etcd import wire
+from leasehold.stores.etcd.asking import Watch
+from leasehold.stores.etcd.doctor import doctor
+from leasehold.stores.etcd.endpoints import Endpoints
+from leasehold.stores.etcd.pool_threads import Pool
+from leasehold.stores.etcd.url import parse
+from leasehold.testing.handles import eventually
+from servers.etcd import Etcd, EtcdCluster, ask, b64
+from servers.proxy import Proxy
+from servers.tls import certificate
+
+
+@pytest.fixture
+def server(etcd_server: Etcd) -> Etcd:
+    return etcd_server
+
+
+def test_what_is_in_a_full_pipe_arrives_whole(server: Etcd, namespace: str) -> None:
+    """Requests that are larger than HTTP/2's windows: renewal of many long names."""
+    with leasehold.connect(server.url, namespace=namespace) as locks:
+        held = [locks.lock("🔒" * 500 + f"{number:03}").acquire() for number in range(150)]
+        asks = [Renewal(lease.name, lease._claim.attempt, lease.token, 30_000_000) for lease in held]
+        assert set(locks._core.driver.run(locks._core.store.renew(asks), 20)) == {"renewed"}
+        assert len(list(locks.leases())) == 150
+        for lease in held:
+            assert lease.release()
+
+
+# Members.
+
+
+def test_a_member_that_is_down_is_passed_over(server: Etcd, namespace: str) -> None:
+    with Proxy(server.port) as proxy:
+        proxy.reset()
+        url = f"etcd://127.0.0.1:1,127.0.0.1:{proxy.port},127.0.0.1:{server.port}"
+        with leasehold.connect(url, namespace=namespace) as locks:
+            lease = locks.lock("x").acquire(10)
+            assert lease.release()
+
+
+async def test_a_member_that_hangs_is_passed_over(server: Etcd, namespace: str) -> None:
+    """Renewals are in time: the member that hangs is given up before the deadline."""
+    with Proxy(server.port) as proxy:
+        url = f"etcd://127.0.0.1:{proxy.port},127.0.0.1:{server.port}"
+        async with aio.connect(url, namespace=namespace, ttl=8, renew_every=1) as locks:
+            lease = await locks.lock("x").acquire(10)
+            proxy.blackhole()
+            await asyncio.sleep(10)
+            assert lease.valid, lease.lost_reason
+            assert await lease.release()
+        proxy.all_well()
+
+
+@pytest.mark.slow
+def test_without_a_quorum(start_server: Any) -> None:
+    """Errors, not hangs; the loss is told by the deadline; and it goes on once the majority is back."""
+    cluster: EtcdCluster = start_server(EtcdCluster)
+    with leasehold.connect(cluster.url, ttl=3) as locks:
+        lease = locks.lock("x").acquire(10)
+        for member in cluster.members[1:]:
+            member.kill()
+        assert lease.lost.wait(5)
+        assert not lease.valid
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            locks.lock("y").acquire(2)
+        assert time.monotonic() - began < 20, "it hangs"
+        assert any(finding.level == "error" for finding in doctor(cluster.url))
+        for member in cluster.members[1:]:
+            member.launch()
+        taken = locks.lock("x").acquire(30)
+        assert taken.token > lease.token
+        assert taken.release()
+
+
+# Users and TLS.
+
+
+@pytest.fixture
+def guarded(start_server: Any) -> Etcd:
+    """With a root, and the user of the documentation, for the namespace billing."""
+    server: Etcd = start_server(Etcd)
+
+    def say(path: str, **body: Any) -> None:
+        ask(server.port, f"auth/{path}", body)
+
+    say("role/add", name="root")
+    for user in ("root", "leasehold"):
+        say("user/add", name=user, password="secret")
+    say("user/grant", user="root", role="root")
+    say("role/add", name="leasehold")
+    start = "leasehold/billing/"
+    rights = {"permType": "READWRITE", "key": b64(start), "range_end": b64("leasehold/billing0")}
+    say("role/grant", name="leasehold", perm=rights)
+    say("user/grant", user="leasehold", role="leasehold")
+    say("enable")
+    return server
+
+
+def test_a_user_with_the_least_rights(guarded: Etcd) -> None:
+    url = f"etcd://leasehold:secret@{guarded.address}"
+    with leasehold.connect(url, namespace="billing") as locks, leasehold.connect(url, namespace="billing") as other:
+        lease = locks.lock("x", data=1).acquire(5)
+        waiter = Waiter(other, "x")
+        eventually(lambda: locks.inspect("x").waiters == 1)  # type: ignore[union-attr]
+        assert [each.name for each in locks.leases()] == ["x"]
+        lease.renew()
+        assert lease.release()
+        held = waiter.lease()
+        assert locks.break_lease("x")
+        assert held.lost.wait(20)
+        held.release()
+        assert locks.lock("x", renew=False).acquire(5).release()
+        assert locks.lock("x", min_hold=0.1).acquire(5).release()
+
+
+def test_a_token_that_the_server_has_forgotten_is_asked_for_anew(guarded: Etcd) -> None:
+    url = f"etcd://leasehold:secret@{guarded.address}"
+    with leasehold.connect(url, namespace="billing") as locks:
+        lease = locks.lock("x").acquire(5)
+        assert locks._core.driver._link._endpoints.token  # type: ignore[attr-defined]
+        locks._core.driver._link._endpoints.token = b"forgotten.1"  # type: ignore[attr-defined]
+        locks._core.driver._link._endpoints._blocks.clear()  # type: ignore[attr-defined]
+        lease.renew()
+        assert lease.release()
+
+
+def administer(server: Etcd, method: str, *fields: str) -> None:
+    """As root, who alone may: a call of etcd's Auth service, with text in its first fields."""
+    link = Pool(Endpoints(parse(f"etcd://root:secret@{server.address}")))
+    body = b"".join(wire.text(number, each.encode()) for number, each in enumerate(fields, 1))
+    link.send(wire.Call(f"/etcdserverpb.Auth/{method}".encode(), (body,)), 5)
+    link.close()
+
+
+def test_a_listener_whose_token_is_taken_away_listens_anew(guarded: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watches are refused on its stream from then on, and nothing else tells."""
+    monkeypatch.setattr(policy, "FALLBACK", 1000.0)  # by push alone
+    url = f"etcd://leasehold:secret@{guarded.address}"
+    with leasehold.connect(url, namespace="billing") as locks, leasehold.connect(url, namespace="billing") as other:
+        lease = locks.lock("x").acquire(5)
+        kept = other.lock("kept").acquire(5)
+        ear = eventually(lambda: other._core.driver._ear)  # type: ignore[attr-defined]
+        administer(guarded, "UserChangePassword", "leasehold", "secret")
+        waiter = Waiter(other, "x")
+        eventually(lambda: locks.inspect("x").waiters == 1)  # type: ignore[union-attr]
+        eventually(lambda: other._core.driver._ear not in (None, ear), 20, "it listens anew")  # type: ignore[attr-defined]
+        eventually(lambda: other._core.driver._watches._by_number)  # type: ignore[attr-defined]
+        assert lease.release()
+        assert waiter.lease().release()
+        assert kept.valid
+
+
+def test_a_listener_that_is_refused_leaves_the_token_that_another_has_got_since(guarded: Etcd) -> None:
+    """Else who has just logged in would ask without any, and be told that the server wants a user."""
+    with leasehold.connect(f"etcd://leasehold:secret@{guarded.address}", namespace="billing") as locks:
+        driver: Any = locks._core.driver
+        endpoints = driver._link._endpoints
+        assert locks.inspect("x") is None
+        eventually(lambda: driver.listen("", None))
+        ear = driver._ear
+        administer(guarded, "UserChangePassword", "leasehold", "secret")
+        assert locks.inspect("x") is None
+        token = endpoints.token
+        assert token != ear.token
+        driver.listen(A, Busy(None, 0, None, (Watch("taking", "x", *driver._store.holders_of("x"), 0),)))
+        eventually(lambda: driver._ear not in (None, ear), what="it listens anew")
+        assert endpoints.token == token
+
+
+async def test_watches_that_are_refused_are_not_asked_for_in_a_hot_loop(guarded: Etcd) -> None:
+    """A role that may not read the words to holders: it polls, and says so."""
+    administer(guarded, "RoleAdd", "poor")
+    administer(guarded, "UserAdd", "poor", "secret")
+    administer(guarded, "UserGrantRole", "poor", "poor")
+    start, words, end = "leasehold/billing/", "leasehold/billing/s", "leasehold/billing0"
+    for kind, first, last in ((1, start, end), (0, start, words + "/"), (0, words + "0", end)):
+        rights = wire.number(1, kind) + wire.text(2, first.encode()) + wire.text(3, last.encode())
+        administer(guarded, "RoleGrantPermission", "poor", rights.decode())
+    async with aio.connect(f"etcd://poor:secret@{guarded.address}", namespace="billing") as locks:
+        tries = 0
+        link = locks._core.driver._link  # type: ignore[attr-defined]
+        listen = link.ear
+
+        async def counted(limit: float) -> Any:
+            nonlocal tries
+            tries += 1
+            return await listen(limit)
+
+        link.ear = counted
+        lease = await locks.lock("x").acquire(5)
+        waiting = asyncio.ensure_future(locks.lock("x").acquire(60))
+        began = time.monotonic()
+        while time.monotonic() < began + 3 or tries < 2 or locks._core.driver._ear is not None:  # type: ignore[attr-defined]
+            assert time.monotonic() < began + 30, "it does not try again, or seems to listen"
+            await asyncio.sleep(0.01)
+        assert tries < 3 * (time.monotonic() - began) + 1
+        assert await lease.release()
+        assert await (await waiting).release()
+
+
+async def test_users_in_asyncio(guarded: Etcd) -> None:
+    async with aio.connect(f"etcd://leasehold:secret@{guarded.address}", namespace="billing") as locks:
+        lease = await locks.lock("x").acquire(5)
+        waiting = asyncio.ensure_future(locks.lock("x").acquire(10))
+        await asyncio.sleep(0.3)
+        assert await lease.release()
+        assert await (await waiting).release()
+
+
+@pytest.mark.parametrize(
+    ("login", "namespace", "said"),
+    [
+        ("leasehold:wrong@", "billing", "user name or password"),
+        ("nobody:secret@", "billing", "user name or password"),
+        ("", "billing", "wants a user"),
+        ("leasehold:secret@", "payroll", "role does not allow"),
+    ],
+)
+def test_wrong_credentials(guarded: Etcd, login: str, namespace: str, said: str) -> None:
+    began = time.monotonic()
+    with leasehold.connect(f"etcd://{login}{guarded.address}", namespace=namespace) as locks:
+        with pytest.raises(StoreNotReady, match=said) as caught:
+            locks.lock("x").acquire()
+        assert "secret" not in str(caught.value)
+        assert "wrong" not in str(caught.value)
+    assert time.monotonic() - began < 20, "it was not told at once"
+    assert any(finding.level == "error" for finding in doctor(f"etcd://{login}{guarded.address}", namespace))
+
+
+class Encrypted(Etcd):
+    def __init__(self, cert: Path, key: Path) -> None:
+        super().__init__(cert_file=cert, key_file=key, trusted_ca_file=cert, client_cert_auth="true")
+        self.context = ssl.create_default_context(cafile=str(cert))
+        for option in ("listen-client-urls", "advertise-client-urls"):
+            self.options[option] = f"https://{self.address}"
+
+    def ping(self, timeout: float) -> None:
+        import socket
+
+        with socket.create_connection(("127.0.0.1", self.port), timeout):
+            pass
+
+
+def test_tls_with_a_certificate_of_our_own(start_server: Any, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    server = start_server(Encrypted, cert, key)
+    good = f"{server.url}?ca={cert}&cert={cert}&key={key}"
+    with leasehold.connect(good) as locks:
+        lease = locks.lock("x").acquire(20)
+        waiter = Waiter(locks, "x")
+        time.sleep(0.3)
+        assert lease.release()
+        assert waiter.lease().release()
+    asyncio.run(_one_in_asyncio(good))
+    with leasehold.connect(f"{server.url}?tls=true") as locks:
+        with pytest.raises(StoreNotReady, match="TLS"):
+            locks.lock("x").acquire(20)
+    with leasehold.connect(f"{server.url}?ca={cert}.not") as locks:
+        with pytest.raises(StoreNotReady, match="certificate"):
+            locks.lock("x").acquire(20)
+    with leasehold.connect(server.url) as locks:
+        with pytest.raises(StoreUnavailable):
+            locks.lock("x").acquire(1)
+
+
+async def _one_in_asyncio(url: str) -> None:
+    async with aio.connect(url) as locks:
+        assert await (await locks.lock("x").acquire(10)).release()
+
+
+# Channels of grpcio.
+
+
+def test_a_channel_of_the_users(server: Etcd, namespace: str) -> None:
+    import grpc
+
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        with leasehold.connect(channel, namespace=namespace, ttl=20, renew_every=0.3) as locks:
+            lease = locks.lock("x").acquire(5)
+            waiter = Waiter(locks, "x")
+            eventually(lambda: len(keys(server, namespace, "w")) == 1)
+            eventually(lambda: locks._core.renewals >= 3)
+            assert lease.valid
+            assert lease.release()
+            assert waiter.lease().release()
+        assert not keys(server, namespace, "h")
+        channel.unary_unary(wire.RANGE.decode())(wire.range_of(b"x"), timeout=5)  # still theirs
+
+
+async def test_a_channel_of_the_users_in_asyncio(server: Etcd, namespace: str) -> None:
+    import grpc
+
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        async with aio.connect(channel, namespace=namespace) as locks:
+            lease = await locks.lock("x").acquire(5)
+            waiting = asyncio.ensure_future(locks.lock("x").acquire(10))
+            await asyncio.sleep(0.5)
+            assert await lease.release()
+            assert await (await waiting).release()
+        with pytest.raises(TypeError):
+            leasehold.connect(channel)
+
+
+# URLs.
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "etcd://host/path",
+        "etcd://host:port",
+        "etcd://user@host",
+        "etcd://:password@host",
+        "etcd://a,,b",
+        "etcd://host?nonsense=1",
+        "etcd://host?tls=maybe",
+        "etcd://host?tls=false&ca=x",
+        "etcd://host?key=x",
+    ],
+)
+def test_bad_urls(url: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        leasehold.connect(url)
+    assert "password@" not in str(caught.value).replace("user:password@host", "")
+
+
+def test_urls() -> None:
+    assert parse("etcd://").hosts == (("localhost", 2379),)
+    assert parse("etcd://a:1,b,[::1]:3").hosts == (("a", 1), ("b", 2379), ("::1", 3))
+    address = parse("etcd://u%40:p%3A@h?ca=/x")
+    assert (address.user, address.password, address.tls, address.ca) == ("u@", "p:", True, "/x")
+    assert "p:" not in address.where
+
+
+def test_doctor_of_a_healthy_server(server: Etcd) -> None:
+    found = doctor(server.url)
+    assert {finding.level for finding in found} == {"ok"}, found
+    assert not [key for key in keys(server, "", "h") if "doctor" in key]
+
+
+@pytest.mark.slow
+def test_doctor_counts_the_members_and_not_the_hosts_of_the_url(start_server: Any) -> None:
+    cluster: EtcdCluster = start_server(EtcdCluster, 4)
+    found = doctor(cluster.members[0].url)
+    assert any("4 voting members" in finding.message for finding in found)
+    assert any("names 1 of 4" in finding.message for finding in found)
+
+
+def test_doctor_as_a_user_with_the_least_rights(guarded: Etcd) -> None:
+    """The role of the documentation is enough: what it may not see is said, and is no error."""
+    url = f"etcd://leasehold:secret@{guarded.address}"
+    found = doctor(url, "billing")
+    assert {finding.level for finding in found} == {"ok", "warning"}, found
+    hidden = [finding.message for finding in found if finding.level == "warning"]
+    assert "this user may not see its status" in hidden
+    assert all("may not see" in message for message in hidden)
+    assert any("can be taken and given back" in finding.message for finding in found)
+    command = [sys.executable, "-m", "leasehold", "doctor", "--namespace", "billing", "--url", url]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, said.stdout
+    assert any(finding.level == "error" for finding in doctor(url, "sales"))
+
+
+def test_doctor_says_what_a_user_may_not_see_only_if_that_is_why(server: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Pool.send
+
+    def failing(pool: Pool, call: wire.Call, limit: float) -> list[bytes]:
+        if call.method in (wire.MEMBERS, wire.ALARM):
+            raise ConnectionResetError("gone")
+        return send(pool, call, limit)
+
+    monkeypatch.setattr(Pool, "send", failing)
+    found = [finding for finding in doctor(server.url) if finding.level == "warning"]
+    assert [finding.message for finding in found] == ["the members cannot be seen", "the alarms cannot be seen"]
+    assert all("gone" in finding.advice for finding in found)
+
+
+def test_doctor_of_a_server_that_is_away() -> None:
+    [finding] = doctor("etcd://127.0.0.1:1")
+    assert finding.level == "error"
+    assert finding.advice

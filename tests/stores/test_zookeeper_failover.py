@@ -1,0 +1,150 @@
+"""The leader is killed, cut off from the others, and stopped, ten times each, while leases are held and twenty wait."""
+
+import time
+from typing import Any
+
+import pytest
+from failover import NAMES, Crowd, Latecomer
+from kazoo.client import KazooClient
+
+import leasehold
+from leasehold import clock
+from leasehold.testing.handles import eventually
+from servers.netns import Networks
+from servers.zookeeper import ZooKeeper, ZooKeeperEnsemble, end_session
+
+ROUNDS = 10
+LATE = 2
+"""The round after which another comes, whose place in the queue expires."""
+TTL = 6.0
+
+
+def stand(url: str, crowd: Crowd) -> str:
+    """How things are: the nodes of the name, in the order of their numbers, and what the clients know of theirs."""
+    lines = []
+    client = KazooClient(url.partition("://")[2])
+    client.start(20)
+    try:
+        spaces = client.get_children("/leasehold/%")
+        paths = [f"/leasehold/%/{space}/83/x" for space in spaces]
+        for path in paths:
+            for child in sorted(client.get_children(path), key=lambda child: child[-10:]):
+                data, stat = client.get(f"{path}/{child}")
+                owner = f"session {stat.ephemeralOwner:x}, version {stat.version}, {data[:40]!r}"
+                lines.append(f"{child} {owner}")
+    finally:
+        client.stop()
+        client.close()
+    for locks in crowd.locks:
+        link: Any = locks._core.driver.link  # type: ignore[attr-defined]
+        lines += [f"session {session.id or 0:x}, up: {session.up}" for session in link.sessions]
+        lines += [f"to be removed: {path}" for path in link.doomed]
+        lines += [f"to be looked for: {stake.attempt} in {at - clock.now():.1f} s" for at, stake in link.sweeps]
+        lines += [
+            f"{stake.attempt} {stake.path} version {stake.version}, held: {stake.held}, unsure: {stake.unsure}"
+            for stake in list(link.stakes.values())
+        ]
+    return "\n".join(lines)
+
+
+def place(locks: Any) -> Any:
+    return next((stake.path for stake in list(locks._core.driver.link.stakes.values()) if stake.version), None)
+
+
+def expire_sessions(locks: Any, server: ZooKeeper) -> None:
+    """End the sessions of a Locks behind its back, as the server does when it has not heard of them."""
+    for session in list(locks._core.driver.link.sessions):
+        who = eventually(lambda session=session: session.client.client_id, 60)
+
+        def ended(who: Any = who) -> bool:
+            try:
+                return end_session(server.port, *who, host=server.host)
+            except OSError:
+                return False
+
+        eventually(ended, 60)
+
+
+def play(ensemble: ZooKeeperEnsemble, fail: Any, mend: Any) -> None:
+    crowd = Crowd(ensemble.url, TTL, turn=0.02)
+    late = None
+    try:
+        with leasehold.connect(ensemble.url, ttl=25) as locks:
+            kept = locks.lock("kept").acquire()
+            for turn in range(ROUNDS):
+                leader = ensemble.leader()
+                before = len(crowd.terms)
+                fail(leader)
+                try:
+                    ensemble.leader(other_than=leader)
+                    ends = time.monotonic() + 40
+                    while len(crowd.terms) < before + 5:
+                        assert time.monotonic() < ends, f"nobody is served any more\n{stand(ensemble.url, crowd)}"
+                        time.sleep(0.02)
+                finally:
+                    mend(leader)
+                ensemble.leader(within=30)
+                # One of three is away at a time: who leads next must not be harmed before this one follows it.
+                eventually(lambda: all(member.answers() for member in ensemble.members), 30, "all three work as one")
+                if turn == LATE:
+                    late = Latecomer(crowd, place, lambda locks: expire_sessions(locks, ensemble.members[0]))
+            assert kept.valid, f"a ttl of 25 s outlives an election: {kept.lost_reason}"
+            assert kept.release()
+        assert late is not None
+        late.finish()
+        served = list(crowd.served)
+        ends = time.monotonic() + 60
+        while any(now <= then for now, then in zip(crowd.served, served, strict=True)):
+            assert time.monotonic() < ends, f"everyone is served in the end\n{stand(ensemble.url, crowd)}"
+            time.sleep(0.05)
+        eventually(lambda: all(crowd.stayed.values()), 60, "somebody stays at each name")
+    finally:
+        crowd.finish()
+    print(crowd)
+    assert not crowd.wrongs()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_store_that_forgets_its_leases_is_found_out(start_server: Any) -> None:
+    """The judge by itself: sessions that leases live by are ended behind their holders' backs."""
+    server = start_server(ZooKeeper)
+    crowd = Crowd(server.url, TTL, turn=0.02)
+    try:
+        eventually(lambda: {term.name for term in crowd.terms if term.ended == float("inf")} >= set(NAMES), 30)
+        time.sleep(1.0)  # by now they are waited for
+        for locks in crowd.locks:
+            expire_sessions(locks, server)
+        eventually(lambda: any(term.dropped for term in crowd.terms), 30)
+    finally:
+        crowd.finish()
+    assert any("dropped" in wrong for wrong in crowd.wrongs())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_leader_is_killed_ten_times(start_server: Any) -> None:
+    ensemble = start_server(ZooKeeperEnsemble)
+    play(ensemble, lambda leader: leader.kill(), lambda leader: leader.start())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_leader_is_cut_off_ten_times() -> None:
+    """It is still reached by its clients, and believes for a while that it leads."""
+    with Networks(3) as networks:
+        ensemble = ZooKeeperEnsemble(networks=networks)
+        numbers = dict(zip(ensemble.members, networks.members, strict=True))
+        try:
+            ensemble.start()
+            play(ensemble, lambda leader: networks.cut(numbers[leader]), lambda leader: networks.mend(numbers[leader]))
+        finally:
+            ensemble.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_leader_is_stopped_ten_times(start_server: Any) -> None:
+    """Its connections stay and nobody answers: the others elect another, and it comes back late."""
+    ensemble = start_server(ZooKeeperEnsemble)
+    play(ensemble, lambda leader: leader.pause(), lambda leader: leader.resume())
