@@ -81,12 +81,22 @@ def scene_killed(locks: leasehold.Locks, name: str) -> None:
     holder.communicate()
 
 
+def pause(process: "subprocess.Popen[str]", aside: leasehold.Lock) -> None:
+    """Stop it; not in the middle of a write to the embedded store, with which it would hold up everybody."""
+    process.send_signal(signal.SIGSTOP)
+    while not (lease := aside.try_acquire()):
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+    lease.release()
+
+
 def scene_paused(locks: leasehold.Locks, folder: str, name: str) -> None:
     path = os.path.join(folder, "page.db")
     paused = start("write_late", path, name)
     assert paused.stdout is not None
     token = int(paused.stdout.readline())
-    paused.send_signal(signal.SIGSTOP)
+    pause(paused, locks.lock(f"{name}-aside", on_unavailable="skip"))
     print(f"3. A holds the lease (ttl 0.5 s, token {token}) and is paused: it can neither renew nor notice.")
     with locks.lock(name) as lease:
         fenced_write(path, lease.token, "from B")
@@ -104,7 +114,7 @@ def main() -> None:
         scene_paused(locks, folder, unique)
         held = locks.lock(unique).acquire()
         try:
-            locks.lock(unique, timeout=0.2).acquire()
+            locks.lock(unique, timeout=1).acquire()
         except leasehold.AcquireTimeout as error:
             print(f"4. Who has it? AcquireTimeout: {error}")
         held.release()

@@ -9,10 +9,11 @@ import asyncio
 from leasehold import LeaseLost, aio
 
 
-async def work(locks: aio.Locks) -> None:
+async def work(locks: aio.Locks, begun: asyncio.Event) -> None:
     try:
         async with locks.lock("queue:7", ttl=5, on_lost="cancel") as lease:
             print("working under the lease")
+            begun.set()
             for _ in range(1000):
                 await asyncio.sleep(0.05)  # a piece of work
             print(f"done with token {lease.token}")  # not reached here
@@ -22,8 +23,9 @@ async def work(locks: aio.Locks) -> None:
 
 async def main() -> None:
     async with aio.connect() as locks, aio.connect() as operator:
-        worker = asyncio.create_task(work(locks))
-        await asyncio.sleep(0.3)
+        begun = asyncio.Event()
+        worker = asyncio.create_task(work(locks, begun))
+        await begun.wait()
         await operator.break_lease("queue:7")
         await worker
 

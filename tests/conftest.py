@@ -1,29 +1,41 @@
-"""Which tests need servers, and which share them."""
+"""Which tests need servers, and which are for ``make full`` alone."""
 
+import gc
+import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["servers.plugin"]
+
+# How fast a machine is that runs many tests at once says nothing about the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+for _signal in (signal.SIGINT, signal.SIGQUIT):  # which a shell ignores for what it starts in the background
+    if signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, signal.default_int_handler if _signal == signal.SIGINT else signal.SIG_DFL)
 
 HERE = Path(__file__).parent
 SHARED = (HERE / "conformance", HERE / "stores")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """With ``--dist loadgroup`` the tests of a store go to one worker, one after the other, and share its server.
-
-    They mostly wait, so there can be far more workers than cores; but each worker that met a store would start one.
-    """
     if item.path.parent not in SHARED:
         return
     callspec = getattr(item, "callspec", None)
     server = [str(value) for key, value in callspec.params.items() if key in SERVERS] if callspec else []
-    item.add_marker(pytest.mark.xdist_group(" ".join([item.path.stem, *server])))
     if item.path.stem not in EMBEDDED:
         item.add_marker(pytest.mark.server)
     if item.path.parent == HERE / "conformance" and (item.path.stem in VARIANTS or set(server) & VARIANTS):
         item.add_marker(pytest.mark.variant)
+
+
+def pytest_collection_finish() -> None:
+    """Many tests look for what is left over, after a collection of garbage: what is here for good is left out of it."""
+    gc.collect()
+    gc.freeze()
 
 
 EMBEDDED = {
@@ -32,9 +44,12 @@ EMBEDDED = {
 }
 VARIANTS = {
     *("test_memory_far_away", "test_sqlite_without_push", "test_postgresql_engine", "test_mariadb_engine"),
+    *("test_postgresql_pool", "test_mysql_pool"),
+    "test_sql_isolation",
     *("test_redis_client", "test_redis_acl", "test_redis_cluster", "test_redis_sentinel", "valkey_server"),
-    "test_redlock",
+    *("test_redlock", "test_etcd_cluster"),
     *("mongodb_replica_set", "mongodb_three_members"),
+    "test_zookeeper_ensemble",
 }
 """The same store in another deployment: in ``make full``."""
 SERVERS = ("store", "deployment")

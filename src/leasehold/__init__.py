@@ -7,6 +7,9 @@ from .connect import connect
 from .typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from . import aio as aio
+    from . import fence as fence
+    from .election_threads import Term
     from .errors import (
         AcquireCancelled,
         AcquireTimeout,
@@ -17,9 +20,11 @@ if TYPE_CHECKING:
         StoreNotReady,
         StoreUnavailable,
     )
+    from .group import Member
     from .lease import current
     from .lock import Lease, Lock, Locks
-    from .model import Event, LeaseInfo, LockMetrics
+    from .model import Counters, Event, LeaseInfo, LockMetrics
+    from .once import OnceFailed, Outcome, TooManyOutcomes
     from .policy import Preset
 
 __version__ = "0.1.0"
@@ -27,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AcquireCancelled",
     "AcquireTimeout",
+    "Counters",
     "Event",
     "Lease",
     "LeaseInfo",
@@ -35,11 +41,16 @@ __all__ = [
     "Lock",
     "LockMetrics",
     "Locks",
+    "Member",
+    "OnceFailed",
+    "Outcome",
     "Preset",
     "ShuttingDown",
     "StoreError",
     "StoreNotReady",
     "StoreUnavailable",
+    "Term",
+    "TooManyOutcomes",
     "connect",
     "current",
 ]
@@ -49,21 +60,32 @@ _HOMES = {
     "Lease": "lock",
     "Lock": "lock",
     "Locks": "lock",
+    "Counters": "model",
     "Event": "model",
     "LeaseInfo": "model",
     "LockMetrics": "model",
     "Preset": "policy",
     "current": "lease",
+    "Term": "election_threads",
+    "Member": "group",
+    "OnceFailed": "once",
+    "Outcome": "once",
+    "TooManyOutcomes": "once",
 }
+_MODULES = ("aio", "fence")
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = __import__(f"{__name__}.{_HOMES.get(name, 'errors')}", fromlist=[name])
-    value = globals()[name] = getattr(module, name)
-    return value
+if not TYPE_CHECKING:  # or a type checker would take any name for one that is there
+
+    def __getattr__(name: str) -> object:
+        if name in _MODULES:
+            return __import__(f"{__name__}.{name}", fromlist=[name])
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = __import__(f"{__name__}.{_HOMES.get(name, 'errors')}", fromlist=[name])
+        value = globals()[name] = getattr(module, name)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 
-from . import checks, engine
+from . import checks, engine, keeping
 from .connect import resolve
 from .errors import (
     AcquireCancelled,
@@ -23,17 +23,27 @@ from .errors import (
     StoreNotReady,
     StoreUnavailable,
 )
-from .lease import RELEASED, BaseLease, current, enter, leave, pop_block
-from .model import Event, LeaseInfo, LockMetrics
+from .lease import HANDED_OVER, RELEASED, BaseLease, current, enter, leave, pop_block
+from .model import Counters, Event, LeaseInfo, LockMetrics
 from .policy import Preset
 from .protocol import Holding
 from .spec import Spec
 from .tasks import TaskCore
-from .typed import Any, TypeVar
+from .typed import TYPE_CHECKING, Any, Self, TypeVar
+
+if TYPE_CHECKING:
+    from .aio_kinds import AllOf, RWLock
+    from .election_tasks import Election, Term
+    from .group import Member
+    from .group_tasks import Group
+    from .joint import Holds
+    from .once import OnceFailed, Outcome, TooManyOutcomes
+    from .once_tasks import Once
 
 __all__ = [
     "AcquireCancelled",
     "AcquireTimeout",
+    "Counters",
     "Event",
     "Lease",
     "LeaseInfo",
@@ -42,16 +52,41 @@ __all__ = [
     "Lock",
     "LockMetrics",
     "Locks",
+    "Member",
+    "OnceFailed",
+    "Outcome",
     "Preset",
     "ShuttingDown",
     "StoreError",
     "StoreNotReady",
     "StoreUnavailable",
+    "Term",
+    "TooManyOutcomes",
     "connect",
     "current",
 ]
 
+# Loaded when first asked for: of most programs, never.
+_HOMES = {
+    "Term": "election_tasks",
+    "Member": "group",
+    "OnceFailed": "once",
+    "Outcome": "once",
+    "TooManyOutcomes": "once",
+}
+
+
+if not TYPE_CHECKING:  # or a type checker would take any name for one that is there
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(__import__(f"leasehold.{_HOMES[name]}", fromlist=[name]), name)
+        return value
+
+
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
+L = TypeVar("L", bound="Lease", covariant=True)
 
 
 def connect(
@@ -73,6 +108,7 @@ class Locks:
 
     def __init__(self, core: TaskCore) -> None:
         self._core = core
+        self._holds: Holds = weakref.WeakValueDictionary()
 
     @property
     def owner(self) -> str:
@@ -125,11 +161,86 @@ class Locks:
         )
         return Lock(self, spec)
 
-    async def leases(self, prefix: str = "") -> AsyncIterator[LeaseInfo]:
+    def once(
+        self,
+        name: str,
+        *,
+        version: str | int = 1,
+        wait: bool = True,
+        retries: int = 0,
+        retry_by: str = "any",
+        **options: Any,
+    ) -> Once:
+        """Work that is done once per ``version``: the others wait for its outcome, or (``wait=False``) go on.
+
+        Work that fails is tried ``retries`` times again: by whoever is next, or ``retry_by="same"``. Options are those
+        of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
+        from .once import make_policy
+        from .once_tasks import Once
+
+        spec = self._core.kind_spec(name, "once", options, on_lost="cancel")
+        return Once(self, spec, make_policy(self._core, version, wait, retries, retry_by))
+
+    def election(self, name: str, *, stop_before: float | None = None, **options: Any) -> Election:
+        """One leader among candidates: those who call its ``run``. ``data=`` is what others see of the leader.
+
+        A leader that cannot renew its term is told to stop ``stop_before`` seconds before the term ends. Options are
+        those of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
+        from .election import stopping_before
+        from .election_tasks import Election
+
+        spec = self._core.kind_spec(name, "election", options)
+        return Election(self, spec, stopping_before(spec, stop_before))
+
+    def group(
+        self,
+        name: str,
+        *,
+        heartbeat: float | None = None,
+        misses: int = 3,
+        kind: str = "member",
+        look: float | None = None,
+    ) -> Group:
+        """Members that beat every ``heartbeat`` seconds (that of the kind's preset, else 30); one that has missed
+        ``misses`` beats has failed. Who comes and goes is looked for every ``look`` seconds."""
+        from .group import make_spec
+        from .group_tasks import Group
+
+        return Group(self, *make_spec(self._core, name, heartbeat, misses, kind, look))
+
+    def semaphore(self, name: str, *, limit: int, **options: Any) -> Lock:
+        """A name that at most ``limit`` can hold at once, each with a lease of its own. Options as for :meth:`lock`."""
+        return Lock(self, self._core.semaphore_spec(name, limit, options))
+
+    def rwlock(self, name: str, **options: Any) -> RWLock:
+        """Many readers or one writer: ``.read()`` and ``.write()`` are locks. Options as for :meth:`lock`."""
+        from .aio_kinds import RWLock
+
+        return RWLock(self, name, options)
+
+    def rlock(self, name: str, **options: Any) -> Lock:
+        """A lock that its holder (this ``Locks``, in the same task) can enter again. Options as for :meth:`lock`."""
+        from .aio_kinds import RLock
+
+        return RLock(self, self._core.lock_spec("rlock", name, options))
+
+    def all_of(self, *names: str, **options: Any) -> AllOf:
+        """Several names, all or none. ``lease.tokens`` has the token of each. Options as for :meth:`lock`."""
+        from .aio_kinds import AllOf
+
+        return AllOf(self, self._core.all_specs(names, options))
+
+    def accept(self, text: str, **options: Any) -> Acquiring[Lease]:
+        """Take over a lease with what its holder's ``transfer()`` gave. See :meth:`leasehold.Locks.accept`."""
+        from . import handover
+
+        spec = handover.heir_spec(self._core, text, options)
+        return Acquiring(self._core.acquire(Lease, spec, spec.timeout))
+
+    def leases(self, prefix: str = "") -> AsyncIterator[LeaseInfo]:
         """What is held in this namespace now, by name."""
-        async for holding in self._holdings(prefix):
-            if holding.expires_in > 0:
-                yield engine.info(holding)
+        holdings = self._holdings(checks.prefix(prefix))
+        return (engine.info(holding) async for holding in holdings if holding.expires_in > 0)
 
     async def inspect(self, name: str) -> LeaseInfo | None:
         """Who holds ``name`` (of several holders, the first), or None."""
@@ -138,17 +249,46 @@ class Locks:
 
     async def break_lease(self, name: str, force: bool = False) -> bool:
         """Take a lease from its holder. False when nobody holds it. See :meth:`leasehold.Locks.break_lease`."""
-        return bool(await self._core.call(self._core.store.interrupt(checks.name(name), force)))
+        broken = bool(await self._core.call(self._core.store.interrupt(checks.name(name), force)))
+        if broken:
+            self._core.tell("broken", name, None, "by force" if force else "its holder is told")
+        return broken
+
+    def counters(self) -> Counters:
+        """How renewals and acquires of this ``Locks`` have fared. Asks nothing of the store, so there also when that is
+        away: what to alert on."""
+        return self._core.counters()
 
     async def metrics(self) -> LockMetrics:
+        """What is held in the namespace, and :meth:`counters`. Goes through all records of the namespace."""
         return engine.metrics(self._core, [holding async for holding in self._holdings("")])
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
         """Have ``callback(event)`` called, in the loop, for everything that happens to our leases."""
+        checks.callback(callback, "on_event", tasks=True)
         self._core.listeners.append(callback)
 
+    async def drain(self, grace: float = 300) -> list[str]:
+        """Go out of service: no new leases (``ShuttingDown``), wait up to ``grace`` seconds for those that are held,
+        mark what remains as lost, give it back, leave the groups. Returns the names of what had to be given up."""
+        from .drain import drain
+
+        return await self._core.drive(drain(self._core, grace))
+
+    def drain_on_signals(self, grace: float = 300) -> None:
+        """:meth:`drain` on SIGTERM and SIGINT; a second one ends the grace. Handlers that were there before are called
+        too; where there were none, the process then exits with 0. To be called in the main thread, in the loop."""
+        from .on_signals import TaskDrain, add
+
+        self._core.bind()
+        add(TaskDrain(self._core, grace))
+
     async def close(self) -> None:
-        """Mark what is still held as lost, give it back, stop everything of ours. Again is harmless."""
+        """Mark what is still held as lost, give it back, stop everything of ours. Again is harmless.
+
+        A drain that a signal has begun is let finish first."""
+        while self._core.signalled is not None and not self._core.signalled.done.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # (it is told by another thread)
         await self._core.close()
 
     async def __aenter__(self) -> Locks:
@@ -186,36 +326,44 @@ class Lock:
     def name(self) -> str:
         return self._spec.name
 
-    def acquire(self, timeout: float | None = None) -> Acquiring:
+    def acquire(self, timeout: float | None = None) -> Acquiring[Lease]:
         """Wait for the lease, at most ``timeout`` seconds (None: the lock's own). Raises AcquireTimeout.
 
         To be awaited, or used as ``async with lock.acquire(timeout=5) as lease:``.
         """
-        return Acquiring(self._core.acquire(Lease, self._spec, self._spec.timeout if timeout is None else timeout))
+        return Acquiring(self._take(self._spec.timeout if timeout is None else timeout))
 
-    async def try_acquire(self, timeout: float = 0) -> Lease | None:
+    def try_acquire(self, timeout: float = 0) -> Coroutine[Any, Any, Lease | None]:
         """The lease, or None where ``acquire`` would raise AcquireTimeout. By default without waiting."""
+        return self._or_none(self._take(timeout))
+
+    async def _or_none(self, taking: Coroutine[Any, Any, Lease]) -> Lease | None:
         try:
-            return await self._core.acquire(Lease, self._spec, timeout)
+            return await taking
         except AcquireTimeout:
             return None
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             if self._spec.skip_unavailable:
+                self._core.tell("skipped", self.name, None, f"the store is away ({error})")
                 return None
             raise
 
     async def locked(self) -> bool:
-        """Whether anybody holds the name now."""
-        return await self._locks.inspect(self.name) is not None
+        """Whether anybody holds the name now; of a semaphore, whether it has no permit to spare; of either side of a
+        read/write lock, whether it has any reader or writer."""
+        return self._spec.is_taken(await self._core.call(self._core.store.inspect(self.name)))
+
+    def _take(self, timeout: float | None) -> Coroutine[Any, Any, Lease]:
+        return self._core.acquire(Lease, self._spec, timeout)
 
     async def in_transaction(self, connection: Any) -> int:
         """Take the name inside the caller's own SQL transaction, on its connection to the store's database.
 
         Held until that transaction ends, by commit or rollback: whoever else wants the name waits for that.
         Returns the token. Raises AcquireTimeout at once when it is busy. Needs a SQL store."""
-        from .stores import sql_transaction as sql
+        from .stores.sql import transaction as sql
 
-        return sql.held(self._core, self._spec, await sql.run_async(connection, sql.holding(self._core, self._spec)))
+        return await sql.run_async(self._core, connection, sql.holding(self._core, self._spec))
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()
@@ -233,8 +381,8 @@ class Lock:
 
     def __call__(self, function: AF) -> AF:
         """As a decorator of an async function: each call holds the lease for its duration."""
-        if not asyncio.iscoroutinefunction(function):
-            raise TypeError(f"{function!r} is not async: use a lock of leasehold.connect()")
+        if not asyncio.iscoroutinefunction(function):  # which also knows what is only marked as one
+            checks.decorated(function, tasks=True)
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -247,14 +395,14 @@ class Lock:
         return f"<leasehold.aio.Lock {self.name!r}>"
 
 
-class Acquiring(Coroutine[Any, Any, "Lease"]):
+class Acquiring(Coroutine[Any, Any, L]):
     """What ``Lock.acquire`` returns: a coroutine of the lease, and an async context manager."""
 
-    def __init__(self, acquire: Coroutine[Any, Any, Lease]) -> None:
+    def __init__(self, acquire: Coroutine[Any, Any, L]) -> None:
         self._acquire = acquire
-        self._lease: Lease | None = None
+        self._lease: L | None = None
 
-    def __await__(self) -> Generator[Any, Any, Lease]:
+    def __await__(self) -> Generator[Any, Any, L]:
         return self._acquire.__await__()
 
     def send(self, value: Any) -> Any:
@@ -266,7 +414,7 @@ class Acquiring(Coroutine[Any, Any, "Lease"]):
     def close(self) -> None:
         self._acquire.close()
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> L:
         self._lease = await self._acquire
         return await self._lease.__aenter__()
 
@@ -285,6 +433,9 @@ class Lease(BaseLease):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self._start_body()
+
+    def _start_body(self) -> None:
         self._body: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._cancelled = False
@@ -303,28 +454,55 @@ class Lease(BaseLease):
 
     async def renew(self, ttl: float | None = None) -> None:
         """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused."""
-        await self._core.drive(engine.renew(self._core, self, ttl))
+        await self._core.drive(keeping.renew(self._core, self, ttl))
 
     async def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
         held = self._finish()
         if held is None:
             return False
-        given = await self._core.drive(engine.release(self._core, self))
+        core, claim = self._core, self._claim
+        core.giving.add(claim.attempt)
+        try:
+            steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
+            given = await core.driver.run(steps, self._spec.timing.call_limit)
+            engine.gave_back(core, claim, given)
+        except BaseException as error:
+            engine.failed_to_give(core, claim, error)
+            raise
         if held and not given:
-            self._core.belie(self)
+            core.belie(self)
         return given and held
+
+    async def transfer(self) -> str:
+        """A text with which another process takes this lease over. See :meth:`leasehold.Lease.transfer`."""
+        from . import handover
+
+        handover.check(self)
+        await self._core.drive(keeping.renew(self._core, self, None, offered=True))
+        return handover.promise(self)
+
+    async def downgrade(self) -> Lease:
+        """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
+        spec, left = engine.downgraded(self._core, self)
+        try:
+            return await self._core.acquire(Lease, spec, left)
+        except BaseException:
+            self._core.settle(self._claim.owed())
+            raise
+        finally:
+            self._core.giving.discard(self._claim.attempt)
 
     async def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
 
         Until that transaction ends nobody else can be granted the name, so what it writes is written under this
         lease. Returns the token; raises LeaseLost when the lease is no longer ours. Needs a SQL store."""
-        from .stores import sql_transaction as sql
+        from .stores.sql import transaction as sql
 
-        return sql.checked(self, await sql.run_async(connection, sql.checking(self)))
+        return await sql.run_async(self._core, connection, sql.checking(self))
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> Self:
         enter(self)
         if self._spec.on_lost == "cancel":
             self._body = asyncio.current_task()
@@ -342,11 +520,14 @@ class Lease(BaseLease):
         # As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins.
         ours = body is not None and self._cancelled and body.uncancel() <= self._cancelling
         try:
-            await self.release()
+            if self._promised:
+                self._leave_to_heir()
+            else:
+                await self.release()
         except StoreError:
             pass  # told as an event and in the log; the keeper goes on trying, and the store forgets it in time
         reason = self.lost_reason
-        if reason is None:
+        if reason is None or (reason == HANDED_OVER and not ours):
             return
         if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
             raise LeaseLost(self.name, reason) from error
@@ -356,10 +537,13 @@ class Lease(BaseLease):
     def _announce(self) -> None:
         self._core.in_loop(self._announce_in_loop)
 
-    def _announce_in_loop(self) -> None:
+    def _wake(self) -> None:
         event = self._lost() if self._lost is not None else None
         if event is not None:
             event.set()
+
+    def _announce_in_loop(self) -> None:
+        self._wake()
         self._cancel_body()
         self._call(self._callbacks)
 

@@ -28,7 +28,12 @@ class ThreadBell:
 
     def rang(self) -> bool:
         """Whether it has rung since the last wait; then no longer."""
-        return self._gate.acquire(blocking=False)
+        return self._gate.acquire(False)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it has not rung since the last wait."""
+        return self._gate.locked()
 
     def wait(self, seconds: float | None) -> bool:
         """Sleep until rung, at most so many seconds (None: however long). True when it rang."""

@@ -7,12 +7,12 @@ store's clock does. Elsewhere the monotonic clock.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 if hasattr(time, "CLOCK_BOOTTIME"):
-
-    def now() -> float:
-        """Seconds since boot, suspended time included."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    now: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+    """Seconds since boot, suspended time included. Asked often: without a frame of Python's."""
 
     def now_us() -> int:
         """Microseconds since boot, suspended time included."""

@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from . import checks, clock, policy
 from .errors import ShuttingDown
-from .lease import FORKED, RELEASED, TAKEN, BaseLease, Unsettled
-from .log import INFO, WARNING, log
-from .model import Event
-from .protocol import Bell, Busy, Driver, Grant, Store
-from .spec import Spec, make_spec
+from .lease import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, BaseLease, Unsettled
+from .log import DEBUG, ERROR, INFO, WARNING, heard, log
+from .model import Counters, Event
+from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
+from .spec import LOCK_OPTIONS, Spec, make_spec
 from .timer import timer
-from .typed import Any
+from .typed import Any, TypeVar
 
+L = TypeVar("L", bound=BaseLease)
+
+_KIND_OPTIONS = ("ttl", "renew_every", "drift", "max_renew_failures", "data", "kind")
+_OF_LOCKS_ALONE = ("timeout", "max_hold", "min_hold", "beat_every")
+"""Defaults of ``connect`` that would end a term, a membership or once's work, or the wait for one."""
 EXIT_LIMIT = 1.0
 """How long the interpreter's exit may be held up by giving back what is held."""
+
+
+MOST_PERMITS = READERS = 1_000_000
+"""The capacity of a read/write lock: as many readers as there may be at once."""
 
 
 class Core:
@@ -46,6 +56,8 @@ class Core:
         self.owner_given = owner is not None
         self.owner = checks.text(owner, "owner", checks.MAX_OWNER) if owner is not None else checks.make_owner()
         self.kinds = dict(policy.PRESETS)
+        if kinds is not None and not isinstance(kinds, Mapping):
+            raise TypeError(f"kinds must be a mapping of presets by kind, not {type(kinds).__name__}")
         for kind, value in (kinds or {}).items():
             self.kinds[checks.text(kind, "a kind", checks.MAX_LABEL)] = policy.preset(kind, value)
         self.defaults = defaults
@@ -65,15 +77,23 @@ class Core:
     def reset(self) -> None:
         """Start with empty books, in a new process or in a forked one."""
         self.mutex = threading.Lock()
-        self.leases: weakref.WeakValueDictionary[str, BaseLease] = weakref.WeakValueDictionary()
+        self.leases: dict[str, weakref.ref[BaseLease]] = {}  # by attempt; each lease takes itself out
         self.asking: dict[str, Bell] = {}
         self.unsettled: deque[Unsettled] = deque()
         self.urgent: set[str] = set()
         self.next_look = self.next_deadline = float("inf")
         self.cadence = float("inf")
-        self.busy = False
+        self.soonest = float("inf")  # how soon one of the leases that came since the keeper's last look was due
         self.keeping = False
         self.finished = False
+        self.giving: set[str] = set()  # attempts that are being released just now
+        # For ``drain``. ``standing`` are leases by attempt that nobody else need keep and that it does not wait for:
+        # memberships of groups. ``on_drain`` are called when it begins. ``signalled`` is one that a signal has begun.
+        self.draining: str | None = None
+        self.hurried = False
+        self.standing: dict[str, BaseLease] = {}
+        self.on_drain: list[Callable[[], object]] = []
+        self.signalled: Any = None
 
     def after_fork(self) -> None:
         """In the child: own nothing, share nothing with the parent."""
@@ -86,36 +106,116 @@ class Core:
         self.reset()
 
     def spec(self, name: str, **options: Any) -> Spec:
+        return self._spec(self.defaults, name, **options)
+
+    def lock_spec(self, function: str, name: str, options: Mapping[str, Any]) -> Spec:
+        """As ``spec``, for a public function that passes on what it is given, and is to be named when that is wrong."""
+        unknown = sorted(set(options) - set(LOCK_OPTIONS))
+        if unknown:
+            raise TypeError(f"{function}() has no option {unknown[0]!r}; it takes those of lock()")
+        return self.spec(name, **options)
+
+    def _spec(self, defaults: Mapping[str, Any], name: str, **options: Any) -> Spec:
         return make_spec(
             name,
             store=self.store,
             kinds=self.kinds,
-            defaults=self.defaults,
+            defaults=defaults,
             can_cancel=self.cancel_on_loss,
             **options,
         )
 
+    def kind_spec(self, name: str, kind: str, options: Mapping[str, Any], **more: Any) -> Spec:
+        """The options of something that is made of one lease. They are fewer than a lock's."""
+        unknown = sorted(set(options) - set(_KIND_OPTIONS))
+        if unknown:
+            raise TypeError(f"{kind}() has no option {unknown[0]!r}; of a lease's it takes {', '.join(_KIND_OPTIONS)}")
+        return self.lasting_spec(name, **{"kind": kind, **options, **more})
+
+    def lasting_spec(self, name: str, **options: Any) -> Spec:
+        """As ``spec``, for a lease that is held and waited for as long as it takes: without what ``connect`` says of
+        locks that are not."""
+        defaults = {key: value for key, value in self.defaults.items() if key not in _OF_LOCKS_ALONE}
+        return self._spec(defaults, name, renew=True, **options)
+
+    def counters(self) -> Counters:
+        return Counters(self.renewals, self.renewal_failures, self.unavailable)
+
+    def need(self, ability: str) -> None:
+        """Refuse what the store cannot do, when it is asked for."""
+        why = self.store.lacks.get(ability)
+        if why is not None:
+            raise ValueError(f"{self.store.scheme} cannot do this ({ability}): {why}")
+
+    def semaphore_spec(self, name: str, limit: int, options: Mapping[str, Any]) -> Spec:
+        self.need("semaphore")
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise TypeError(f"limit must be an int, not {type(limit).__name__}")
+        if not 1 <= limit <= MOST_PERMITS:
+            raise ValueError(f"limit must be 1 to {MOST_PERMITS}, not {limit}")
+        spec = self.lock_spec("semaphore", name, {"kind": "semaphore", **options})
+        return spec._replace(shape="semaphore", limit=limit)
+
+    def rw_spec(self, name: str, write: bool, options: Mapping[str, Any]) -> Spec:
+        """A reader takes one of very many permits, a writer all of them."""
+        self.need("rwlock")
+        if options.get("fair") is False:
+            raise ValueError("fair=False would let readers starve a waiting writer: leave fair out")
+        spec = self.lock_spec("rwlock", name, {"kind": "write" if write else "read", **options})
+        return spec._replace(shape="rwlock", limit=READERS, weight=READERS if write else 1)
+
+    def all_specs(self, names: tuple[str, ...], options: Mapping[str, Any]) -> list[Spec]:
+        """One of each name, in the one order in which everybody takes them: so nobody waits in a circle."""
+        if not names:
+            raise ValueError("all_of needs at least one name")
+        if len(set(names)) < len(names):
+            raise ValueError("all_of has a name twice")
+        return [self.lock_spec("all_of", name, options) for name in sorted(checks.name(name) for name in names)]
+
     # Leases.
 
     def check_open(self) -> None:
+        """Raise ShuttingDown if there is nothing to be asked of the store any more."""
         if self.closed is not None:
             raise ShuttingDown(self.closed)
 
+    def check_giving_out(self, heir: tuple[str, int] | None = None) -> None:
+        """Raise ShuttingDown if there are to be no new leases. One in place of our own (``heir``) is not new."""
+        if self.closed is None and self.draining is None:
+            return
+        self.check_open()
+        if self.draining is not None and (heir is None or heir[0] not in self.giving):
+            raise ShuttingDown(self.draining)
+
     def held(self) -> list[BaseLease]:
         """The leases that are kept now. A copy: others come and go in other threads meanwhile."""
-        return [lease for ref in self.leases.valuerefs() if (lease := ref()) is not None]
+        return [lease for ref in list(self.leases.values()) if (lease := ref()) is not None]
 
     def add(self, lease: BaseLease) -> None:
         """Keep the lease from now on. Costs a comparison, unless it is due before anything else."""
-        with self.mutex:
-            self.leases[lease._claim.attempt] = lease
-            self.busy = True
-            self.cadence = min(self.cadence, lease._spec.timing.renew_every)
+        self.leases[lease._claim.attempt] = weakref.ref(lease)
         self.reckon(lease)
+
+    def hold(self, make: Callable[..., L], specs: Sequence[Spec], taken: Sequence[Any], bell: Bell) -> list[L]:
+        """Make the leases that were taken together, and keep them. ``bell`` is what they were asked for with."""
+        leases = [
+            make(self, spec, each.claim, each.sent, each.trusted) for spec, each in zip(specs, taken, strict=True)
+        ]
+        for lease in leases:
+            self.add(lease)
+            del self.asking[lease._claim.attempt]
+        if bell.rang():  # called since the grant: one may have been broken already
+            for lease in leases:
+                self.rung(lease._claim.attempt)
+        return leases
 
     def reckon(self, lease: BaseLease) -> None:
         """The lease has a new deadline and is due anew: tell timer and keeper, if that comes before all else."""
         with self.mutex:
+            if lease._spec.timing.renew_every < self.cadence:
+                self.cadence = lease._spec.timing.renew_every
+            if lease._due - lease._sent < self.soonest:
+                self.soonest = lease._due - lease._sent
             ends_first = lease._deadline < self.next_deadline
             if ends_first:
                 self.next_deadline = lease._deadline
@@ -123,7 +223,7 @@ class Core:
             if due_first:
                 self.next_look = lease._due
         if ends_first:
-            timer.watch(self)
+            self.watch_deadline()
         if due_first:
             self.wake_keeper()
 
@@ -141,13 +241,17 @@ class Core:
     def belie(self, lease: BaseLease) -> None:
         """It was trusted until it was released, and then the store said that it had been another's already."""
         with self.mutex:
-            lease._end = TAKEN
+            lease._end = reason = HANDED_OVER if lease._promised else TAKEN
         lease._announce()
-        self.tell("lost", lease.name, lease.token, TAKEN)
+        self.tell("lost", lease.name, lease.token, reason)
 
     def lose(self, lease: BaseLease, reason: str) -> None:
         """End the lease and tell everybody. Not for the timer: log handlers and listeners may take their time."""
+        if lease._promised and reason == TAKEN:
+            reason = HANDED_OVER
         if self.end(lease, reason):
+            if reason == INTERRUPTED:
+                self.tell("broken", lease.name, lease.token, reason)
             self.tell("lost", lease.name, lease.token, reason)
 
     def expire(self) -> None:
@@ -163,7 +267,7 @@ class Core:
                     self.next_deadline = lease._deadline
         lost = [lease for lease in overdue if self.end(lease, lease._why_expired(now))]
         if lost:
-            aside("leasehold-lost", self.report, lost)
+            self.report_aside(lost)
 
     def report(self, lost: list[BaseLease]) -> None:
         """Tell what the timer ended, in a thread of its own."""
@@ -173,10 +277,11 @@ class Core:
     def rung(self, attempt: str, news: Grant | Busy | None = None) -> None:
         """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread.
 
-        An empty one calls them all: rings may have been missed, or do not say whom they mean."""
-        if not attempt:
-            for bell in list(self.asking.values()):
-                bell.ring()
+        ``ALL``: rings may have been missed, or do not say whom they mean. ``HELD``: whoever waits is not meant."""
+        if attempt in (ALL, HELD):
+            if attempt == ALL:
+                for bell in list(self.asking.values()):
+                    bell.ring()
             if held := [lease._claim.attempt for lease in self.held() if lease._due != float("inf")]:
                 self.urgent.update(held)
                 self.look_now()
@@ -194,7 +299,10 @@ class Core:
         """Have the keeper give something back. Takes no lock when the keeper runs: destructors come here."""
         self.owe(owed)
         if self.closed is None:
-            self.look_now()
+            try:
+                self.look_now()
+            except RuntimeError:
+                pass  # no thread can be started for the keeper: it is given back when the next one needs it
 
     def owe(self, owed: Unsettled) -> None:
         """Something is to be given back. Until it is, these books are kept, though everybody else may drop them."""
@@ -215,16 +323,36 @@ class Core:
         self.next_look = min(self.next_look, self.now())
         self.wake_keeper()
 
+    # Where time other than the machine's comes in: a simulation has a timer of its own, and no threads.
+
+    def watch_deadline(self) -> None:
+        """See to it that ``expire`` is called at ``next_deadline``."""
+        timer.watch(self)
+
+    def report_aside(self, lost: list[BaseLease]) -> None:
+        aside("leasehold-lost", self.report, lost)
+
     # Telling.
 
-    def tell(self, event: str, name: str, token: int | None = None, reason: str | None = None) -> None:
-        """Log an event and pass it to the listeners."""
+    def tell(self, event: str, name: str, token: int | None = None, reason: str | None = None, **fields: Any) -> None:
+        """Log an event, with ``fields`` beside the usual ones, and pass it to the listeners."""
         level, message = _MESSAGES[event]
-        log(level, message, name, reason, event=event, name=name, token=token, owner=self.owner, reason=reason)
+        told = heard(level)
+        if not told and not self.listeners:
+            return
+        if reason is None and token is not None:
+            reason = f"token {token}"
+        if told:
+            who: dict[str, Any] = {"name": name, "token": token, "owner": self.owner, "reason": reason}
+            log(level, message, name, reason, event=event, **who, **fields)
         if self.listeners:
             self.pass_on(Event(event, name, self.owner, token, reason))
 
     # What the shell adds.
+
+    def new_bell(self) -> Bell:
+        """Something to sleep on, for whoever carries out effects here."""
+        raise NotImplementedError
 
     def wake_keeper(self) -> None:
         """Start the keeper if need be, and have it look now. Must not block once it is started."""
@@ -242,9 +370,12 @@ class Core:
 _MESSAGES = {
     "acquired": (INFO, "lease %r acquired (%s)"),
     "taken_over": (WARNING, "lease %r taken over: %s"),
-    "busy": (INFO, "lease %r not acquired: %s"),
+    "refused": (INFO, "lease %r not acquired: %s"),
+    "skipped": (INFO, "lease %r skipped: %s"),
     "released": (INFO, "lease %r released (%s)"),
     "lost": (WARNING, "lease %r lost: %s"),
+    "broken": (INFO, "lease %r broken: %s"),
+    "renewed": (DEBUG, "lease %r renewed (%s)"),
     "renewal_failed": (WARNING, "lease %r could not be renewed: %s"),
     "release_failed": (WARNING, "lease %r could not be given back: %s"),
     "unavailable": (WARNING, "lease %r cannot be asked for: %s"),
@@ -252,11 +383,14 @@ _MESSAGES = {
 
 
 def aside(name: str, function: Callable[..., object], *args: object) -> None:
-    """Call a function that may take its time in a thread of its own."""
+    """Call a function that may take its time in a thread of its own; if there is none to be had, here and now."""
     try:
         threading.Thread(target=function, args=args, name=name, daemon=True).start()
-    except RuntimeError:
-        pass  # the interpreter is shutting down: there is nobody left to tell
+    except RuntimeError as error:
+        if sys.is_finalizing() or "shutdown" in str(error):
+            return  # there is nobody left to tell
+        log(ERROR, "no thread can be started (%s): what should run beside holds others up", error, event="no_thread")
+        function(*args)
 
 
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()

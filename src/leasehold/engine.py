@@ -1,58 +1,46 @@
-"""How a lease is taken, kept and given back: written once, for threads and for tasks.
+"""How a lease is taken and given back: written once, for threads and for tasks. How it is kept is in ``keeping.py``.
 
-Everything here is a generator of *effects*: it yields a :class:`Run` (a store operation), a :class:`Wait` or a
-:class:`Listen`, and is sent the result. The shells in ``lock.py`` and ``aio.py`` carry them out.
+What takes time is a generator of :mod:`leasehold.effects`: it yields a ``Run`` (a store operation), a ``Wait`` or a
+``Listen``, and is sent the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from . import policy
 from .core import Core
-from .errors import AcquireTimeout, StoreError, StoreNotReady, StoreUnavailable
-from .lease import CLOSED, INTERRUPTED, TAKEN, BaseLease, Claim, Unsettled
-from .log import DEBUG, ERROR, WARNING, log
+from .effects import RETRY, Effects, Listen, Run, Wait
+from .errors import AcquireTimeout, LeaseLost, StoreError, StoreNotReady, StoreUnavailable
+from .lease import NOT_THERE, RELEASED, BaseLease, Claim, Unsettled
+from .log import WARNING, log
 from .model import LeaseInfo, LockMetrics
-from .protocol import BROKEN, RENEWED, SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Renewal, Steps
+from .protocol import (
+    SECOND,
+    Ask,
+    Bell,
+    Busy,
+    Grant,
+    Holding,
+    Mismatch,
+    Missing,
+    Refusal,
+    Reply,
+    Steps,
+    Together,
+)
 from .spec import Spec
-from .typed import Any, NamedTuple, TypeAlias, TypeVar
+from .typed import Any, NamedTuple
 
-T = TypeVar("T")
-Effects: TypeAlias = Generator["Run | Wait | Listen", Any, T]
-
-BATCH = 200
-"""Renewals in one store operation."""
 PAGE = 500
 """Records in one page of a listing."""
-TIDY_EVERY = 3600.0
-RETRY = 0.25
-"""How soon a call that failed is tried again; growing from here."""
-
-
-class Run(NamedTuple):
-    """Run a store operation within so many seconds; the result is its result."""
-
-    steps: Steps[Any]
-    limit: float
-
-
-class Wait(NamedTuple):
-    """Sleep until the bell rings, at most so many seconds (None: however long)."""
-
-    bell: Bell
-    seconds: float | None
-
-
-class Listen(NamedTuple):
-    """See that rings for this attempt arrive. The result is whether they will."""
-
-    attempt: str
-    busy: Busy | None
 
 
 class WrongShape(ValueError):
     """The name is in use as another kind of lock."""
+
+    unanswered = False
+    """Whether an earlier call of the same attempt got no answer: it may come to grant something yet."""
 
 
 class Taken(NamedTuple):
@@ -62,32 +50,70 @@ class Taken(NamedTuple):
     """For how long after ``sent``, when that is not the whole ttl: a first term."""
 
 
-def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> Effects[Taken]:
+def first_limit(spec: Spec, timeout: float | None) -> float:
+    """How long the first call of an acquire may take."""
+    limit = spec.timing.call_limit
+    return min(limit, max(0.5, timeout)) if timeout else limit
+
+
+def at_once(core: Core, spec: Spec, ask: Ask, reply: Reply | StoreError, sent: float) -> Taken | None:
+    """What the answer to a request of that time gives, if it gives the lease, and in time."""
+    if not isinstance(reply, Grant):
+        return None
+    if core.closed is not None:  # meanwhile: the caller abandons what was granted
+        core.check_open()
+    taken = _granted(core, spec, ask, reply, sent)
+    if taken is not None:
+        _tell_taken(core, taken.claim, reply.taken_from)
+    return taken
+
+
+def acquire(
+    core: Core,
+    spec: Spec,
+    ask: Ask,
+    timeout: float | None,
+    bell: Bell,
+    first: tuple[float, Reply | StoreError] | None = None,
+) -> Effects[Taken]:
     """Ask until the lease is granted; wait in between. Raises AcquireTimeout, StoreUnavailable.
 
+    ``first`` is when the caller has asked for the first time, if it has, and with what result: most need no more.
     However it ends other than by returning, the caller must then abandon the attempt.
     """
     timing = spec.timing
-    started = core.now()
+    started = core.now() if first is None else first[0]
     ends = None if timeout is None else started + timeout
-    pauses = policy.pauses(spec.poll, spec.backoff)
+    pauses: Iterator[float] | None = None
     failing_since: float | None = None
     retry = RETRY
-    listened = asked = False
+    listened = asked = unanswered = False
     try:
         while True:
-            core.check_open()
+            core.check_giving_out(ask.heir)
             sent = core.now()
             limit = timing.call_limit
             if ends is not None and ask.queue:
                 limit = min(limit, max(0.5, ends - sent))
             try:
-                reply = yield Run(core.store.acquire(ask), limit)
+                if first is None:
+                    reply: Reply = yield Run(core.store.acquire(ask), limit)
+                else:
+                    (sent, answer), first = first, None
+                    if isinstance(answer, StoreError):
+                        raise answer
+                    reply = answer
+                if isinstance(reply, Busy) and reply.holder is not None and reply.holder.attempt == ask.attempt:
+                    # It was granted and broken before we knew of it. Nobody uses it, so it is free when we say so.
+                    yield Run(core.store.release(ask.name, ask.attempt, reply.holder.token, None), limit)
+                    continue
             except StoreNotReady as error:
                 error.nothing_asked = not asked
                 raise
             except StoreUnavailable as error:
-                asked = True
+                if error.queued and ask.queue and (ends is None or core.now() < ends):
+                    continue  # the store is not away: this process asks more of it than it can answer at a time
+                asked = unanswered = True
                 core.unavailable += 1
                 # Whether it was granted is not known. The same attempt asked again will find out.
                 now = core.now()
@@ -102,26 +128,30 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
                 continue
             failing_since, retry, asked = None, RETRY, True
             if isinstance(reply, Grant):
-                if core.now() < sent + timing.ttl - timing.margin:
-                    claim = Claim(ask.name, ask.attempt, reply.token, reply.hint, sent + timing.ttl)
-                    _tell_taken(core, claim, reply.taken_from)
-                    return Taken(claim, sent)
+                taken = at_once(core, spec, ask, reply, sent)
+                if taken is not None:
+                    return taken
                 continue  # the answer came too late to be of use: ask for a new term
+            if isinstance(reply, Missing):
+                raise LeaseLost(ask.name, NOT_THERE)
             if isinstance(reply, Mismatch):
-                raise WrongShape(
-                    f"{ask.name!r} is in use as a {reply.shape} with limit {reply.limit}; "
-                    f"it cannot be a {ask.shape} with limit {ask.limit} at the same time"
-                )
+                wrong = _wrong_shape(ask, reply)
+                wrong.unanswered = unanswered
+                raise wrong
             now = core.now()
             if not ask.queue or (ends is not None and now >= ends):
                 raise _timed_out(core, ask, reply, now - started)
             listened = True
             pushed = yield Listen(ask.attempt, reply)
-            look = core.now() + (policy.FALLBACK if pushed else _poll(spec, reply, next(pauses)))
-            handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell)
+            pause = policy.FALLBACK
+            if not pushed:
+                pauses = pauses or policy.pauses(spec.poll, spec.backoff)
+                pause = _poll(spec, reply, next(pauses))
+            look = core.now() + (pause if reply.look is None else min(pause, reply.look))
+            handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell, pushed)
             taken = None if handed is None else _handed(core, spec, ask, handed, reply, sent)
             if taken is not None:
-                core.check_open()
+                core.check_giving_out()
                 _tell_taken(core, taken.claim, None)
                 return taken
     finally:
@@ -129,19 +159,80 @@ def acquire(core: Core, spec: Spec, ask: Ask, timeout: float | None, bell: Bell)
             core.driver.forget(ask.attempt)
 
 
+def acquire_all(
+    core: Core, specs: Sequence[Spec], asks: Sequence[Ask], timeout: float | None
+) -> Effects[list[Taken] | None]:
+    """Take several names in one step of the store. None: not now, or not in one step; then nothing is held.
+
+    Never waits: without time to (``timeout`` is 0) a name that is busy is an AcquireTimeout, else it is for the caller
+    to wait. However it ends other than by returning, the caller must then abandon the attempts.
+    """
+    waits = timeout is None or timeout > 0
+    limit = specs[0].timing.call_limit
+    sent = core.now()
+    try:
+        step: Steps[Together] = core.store.acquire_all(asks)  # type: ignore[attr-defined]
+        reply: Together = yield Run(step, min(limit, max(0.5, timeout)) if timeout else limit)
+    except StoreNotReady as error:
+        error.nothing_asked = True
+        raise
+    except StoreUnavailable as error:
+        core.unavailable += 1
+        if not waits:
+            core.tell("unavailable", asks[0].name, None, str(error))
+            raise
+        yield from abandon(core, asks, error)
+        return None
+    if reply is None:
+        return None
+    if isinstance(reply, Refusal):
+        ask, why = asks[reply.place], reply.why
+        if isinstance(why, Mismatch):
+            raise _wrong_shape(ask, why)
+        if not waits:
+            raise _timed_out(core, ask, why, core.now() - sent)
+        return None
+    core.check_open()
+    taken = [_granted(core, *each, sent) for each in zip(specs, asks, reply, strict=True)]
+    had = [each for each in taken if each is not None]
+    if len(had) < len(taken):
+        yield from abandon(core, asks, None)
+        return None
+    for each, grant in zip(had, reply, strict=True):
+        _tell_taken(core, each.claim, grant.taken_from)
+    return had
+
+
+def _granted(core: Core, spec: Spec, ask: Ask, grant: Grant, sent: float) -> Taken | None:
+    """What the answer to a request of that time gives; None when it came too late to be of use."""
+    timing = spec.timing
+    since = sent if grant.since is None else min(sent, grant.since)
+    if core.now() >= since + timing.ttl - timing.margin:
+        return None
+    claim = Claim._make((ask.name, ask.attempt, grant.token, grant.hint, since + timing.ttl))
+    return Taken._make((claim, since, None))
+
+
+def _wrong_shape(ask: Ask, found: Mismatch) -> WrongShape:
+    return WrongShape(
+        f"{ask.name!r} is in use as a {found.shape} with limit {found.limit}; "
+        f"it cannot be a {ask.shape} with limit {ask.limit} at the same time"
+    )
+
+
 def _poll(spec: Spec, busy: Busy, pause: float) -> float:
     """How long one who polls may sleep. In the queue not so long that a grant would lapse before it is seen."""
     return pause if busy.place is None else min(pause, max(spec.poll[0], policy.FIRST_TERM / 2))
 
 
-def _wait(core: Core, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:
+def _wait(core: Core, busy: Busy, look: float, bell: Bell, pushed: bool) -> Effects[Grant | None]:
     """Sleep until there is reason to ask again, at ``look`` at the latest. A push may bring the lease itself."""
     while True:
         now = core.now()
         until = look
         if busy.expires_in is not None:
             until = min(until, now + max(0.001, busy.expires_in + policy.STAGGER * (busy.place or 0)))
-        yield Wait(bell, max(0.0, until - now))
+        yield Wait(bell, max(0.0, until - now), pushed)
         news, bell.news = bell.news, None
         if not isinstance(news, Busy):
             return news
@@ -159,7 +250,10 @@ def _handed(core: Core, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: fl
     if grant.at <= busy.now:
         return None  # older than the answer that said Busy: it has been taken from us since
     now = core.now()
-    since = min(now, sent + (grant.at - busy.now) / SECOND)
+    granted = sent + (grant.at - busy.now) / SECOND
+    if granted > now + timing.margin_of(policy.FIRST_TERM):
+        return None  # that clock was set forth meanwhile: it does not tell when
+    since = min(now, granted)
     if now >= since + timing.first_term:
         return None
     claim = Claim(ask.name, ask.attempt, grant.token, grant.hint, since + timing.ttl)
@@ -172,217 +266,84 @@ def owes(ask: Ask, error: BaseException) -> bool:
         return ask.queue
     if isinstance(error, StoreNotReady):
         return not error.nothing_asked
-    return not isinstance(error, WrongShape)
+    return not isinstance(error, WrongShape) or error.unanswered
 
 
 def owed(core: Core, ask: Ask) -> Unsettled:
     return Unsettled(ask.name, ask.attempt, core.now() + max(ask.ttl / SECOND, policy.WAITER_TTL))
 
 
-def abandon(core: Core, ask: Ask, error: BaseException) -> Effects[None]:
-    """See to it that the attempt holds nothing. If the store does not answer, the keeper goes on trying."""
-    settled = False
+def abandon(core: Core, asks: Sequence[Ask], error: BaseException | None) -> Effects[None]:
+    """See to it that the attempts hold nothing. If the store does not answer, the keeper goes on trying."""
+    left = list(asks)
     try:
-        if not isinstance(error, StoreUnavailable):
-            yield Run(core.store.abandon(ask.name, ask.attempt), 1.0)
-            settled = True
+        while left and not isinstance(error, StoreUnavailable):
+            yield Run(core.store.abandon(left[-1].name, left[-1].attempt), 1.0)
+            left.pop()
     except StoreError:
         pass
     finally:  # also when whoever carries this out is interrupted
-        if not settled:
+        for ask in left:
             core.settle(owed(core, ask))
 
 
-def release(core: Core, lease: BaseLease) -> Effects[bool]:
-    """Give back a lease that the caller has ended. False when the store says that it was another's already."""
-    claim = lease._claim
-    settled = False
-    try:
-        steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
-        given: bool = yield Run(steps, lease._spec.timing.call_limit)
-        settled = True
-    except StoreError as error:
-        core.tell("release_failed", claim.name, claim.token, str(error))
-        raise
-    finally:
-        if not settled:
-            core.settle(claim.owed())
+def gave_back(core: Core, claim: Claim, given: bool) -> None:
+    """The store has answered the release of a lease that its holder has ended: False, it was another's already."""
+    core.giving.discard(claim.attempt)
     if given:
-        core.tell("released", claim.name, claim.token, f"token {claim.token}")
+        core.tell("released", claim.name, claim.token)
     else:
         reason = "the store has it as another's, or as free"
         fields: dict[str, Any] = {"name": claim.name, "token": claim.token, "owner": core.owner, "reason": reason}
         log(WARNING, "lease %r was not given back: %s", claim.name, reason, event="release_refused", **fields)
-    return given
 
 
-def renew(core: Core, lease: BaseLease, ttl: float | None) -> Effects[None]:
-    """Renew one lease because its holder asks for it. Raises LeaseLost or StoreUnavailable."""
-    lease.check()
-    ttl = lease.ttl if ttl is None else policy.seconds(ttl, "ttl")
-    margin = lease._spec.timing.margin_of(ttl)
-    if ttl <= margin:
-        raise ValueError(f"ttl of {ttl:g} s is not longer than its margin of {margin:g} s")
-    yield from _renew_batch(core, [lease], ttl, lease._spec.timing.call_limit, fail=True)
-    lease.check()
+def failed_to_give(core: Core, claim: Claim, error: BaseException) -> None:
+    """The release has failed, or was left in the middle: the keeper goes on with it."""
+    core.settle(claim.owed())
+    core.giving.discard(claim.attempt)
+    if isinstance(error, StoreError):
+        core.tell("release_failed", claim.name, claim.token, str(error))
 
 
-def close(core: Core, limit: float, bell: Bell) -> Effects[None]:
-    """Mark what is held as lost and give it back; see waiters off; all within ``limit``."""
-    ends = core.now() + limit
-    for waiting in list(core.asking.values()):
-        waiting.ring()
-    for lease in core.held():
-        core.lose(lease, CLOSED)
-        core.owe(lease._claim.owed())
-    while core.unsettled and core.now() < ends:
-        yield from _settle(core, ends)
-    while core.asking and core.now() < ends:
-        yield Wait(bell, 0.005)
+def disown(core: Core, lease: BaseLease) -> Unsettled:
+    """End a lease that was never used, so that min_hold does not count; the caller sees that it is given back."""
+    core.end(lease, RELEASED)
+    lease._given = True
+    return Unsettled(lease._claim.name, lease._claim.attempt, lease._claim.until)
 
 
-# Keeping.
-
-
-def keep(core: Core, bell: Bell) -> Effects[None]:
-    """The keeper: renew what is due, settle what is open, sleep until the next is due. Ends when ``closed``."""
-    tidy_at = core.now()
-    yield Listen("", None)  # for news of what is held
-    while core.closed is None and not (core.dropped and not core.leases):
-        try:
-            yield from _renew_due(core)
-            # The rest has time: if the store hangs over it, the next renewal must not wait for that.
-            yield from _settle(core)
-            if core.now() >= tidy_at:
-                tidy_at = core.now() + TIDY_EVERY
-                yield Run(core.store.tidy(), _limit(core, _next_due(core)))
-        except StoreError as error:
-            log(DEBUG, "housekeeping has to wait: %s", error)
-        except Exception as error:  # a keeper that dies would lose every lease
-            log(ERROR, "the keeper stumbled and goes on: %s", error, exc=error)
-            yield Wait(bell, RETRY)
-        yield Wait(bell, _next_look(core))
-
-
-def _next_due(core: Core) -> float:
-    return min((lease._due for lease in core.held()), default=float("inf"))
-
-
-def _limit(core: Core, ends: float) -> float:
-    return max(0.1, min(policy.CALL_LIMIT, ends - core.now()))
-
-
-def _next_look(core: Core) -> float | None:
-    """Note when the keeper has to look again, and how long that is."""
-    now = core.now()
-    with core.mutex:  # a lease that is added meanwhile must see either no look, or the right one
-        due = _next_due(core)
-        if due == float("inf") and core.busy:
-            # Leases come and go. Look again when one that comes now would be due: then none has to wake us.
-            due = now + core.cadence
-        core.busy = False
-        core.next_look = min(due, now + RETRY * 2) if core.unsettled else due
-        return None if core.next_look == float("inf") else max(0.0, core.next_look - now)
-
-
-def _renew_due(core: Core) -> Effects[None]:
-    now = core.now()
-    urgent = set()
-    while core.urgent:  # one by one: others may be added meanwhile
-        urgent.add(core.urgent.pop())
-    held = [lease for lease in core.held() if lease._deadline > now]
-    if not any(lease._due <= now or lease._claim.attempt in urgent for lease in held):
-        return
-    due = []
-    for lease in held:
-        every = lease._spec.timing.renew_every
-        if lease._due > now + every / 5 and lease._claim.attempt not in urgent:
-            continue  # what is nearly due goes along, the rest has time
-        if lease._may_renew(now):
-            due.append(lease)
-        elif lease._claim.attempt in urgent:
-            yield from _probe(core, lease)
-        else:
-            lease._due = now + min(every / 4, 1.0)  # a beat may still come in time
-    for start in range(0, len(due), BATCH):
-        batch = due[start : start + BATCH]
-        now = core.now()
-        cadence = min(lease._spec.timing.renew_every for lease in batch)
-        left = min(lease._deadline for lease in batch) - now
-        yield from _renew_batch(core, batch, None, max(0.05, min(policy.CALL_LIMIT, cadence, left)))
-
-
-def _renew_batch(
-    core: Core, leases: list[BaseLease], ttl: float | None, limit: float, fail: bool = False
-) -> Effects[None]:
-    sent = core.now()
-    terms = [lease.ttl if ttl is None else ttl for lease in leases]
-    asks = [
-        Renewal(lease.name, lease._claim.attempt, lease.token, int(term * SECOND))
-        for lease, term in zip(leases, terms, strict=True)
-    ]
+def discard(core: Core, lease: BaseLease) -> Effects[None]:
+    """Give back a lease that was never used. If the store does not answer, the keeper goes on trying."""
+    owed = disown(core, lease)
+    settled = False
     try:
-        outcomes = yield Run(core.store.renew(asks), limit)
-    except StoreError as error:
-        core.renewal_failures += len(leases)
-        for lease in leases:
-            _renewal_failed(core, lease, error)
-        if fail:
-            raise
-        return
-    for lease, term, outcome in zip(leases, terms, outcomes, strict=True):
-        if outcome == RENEWED:
-            core.renewals += 1
-            lease._renewed(sent, term)
-        else:
-            core.renewal_failures += 1
-            core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
-
-
-def _probe(core: Core, lease: BaseLease) -> Effects[None]:
-    """Ask whether a lease that is not to be renewed is still ours: a renewal that adds nothing to its term."""
-    claim = lease._claim
-    left = max(1, int((claim.until - core.now()) * SECOND))
-    try:
-        [outcome] = yield Run(core.store.renew([Renewal(claim.name, claim.attempt, claim.token, left)]), 1.0)
+        yield Run(core.store.abandon(owed.name, owed.attempt), 1.0)
+        settled = True
     except StoreError:
-        return
-    if outcome != RENEWED:
-        core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
+        pass
+    finally:
+        if not settled:
+            core.settle(owed)
 
 
-def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
-    """Unknown, not lost: try again soon. A failed *cycle* is counted once per ``renew_every``."""
-    now = core.now()
-    timing = lease._spec.timing
-    if now >= lease._cycle:
-        lease._failures += 1
-        lease._cycle = now + timing.renew_every
-        core.tell("renewal_failed", lease.name, lease.token, str(error))
-        if lease._failures >= timing.max_renew_failures:
-            core.lose(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
-    if timing.renew:
-        lease._due = now + min(timing.renew_every / 4, 1.0, max(0.02, (lease._deadline - now) / 4))
+def downgraded(core: Core, lease: BaseLease) -> tuple[Spec, float]:
+    """End a writer's lease: what to acquire in its place, at once, and how long that may take.
 
-
-def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
-    """Give back what is owed, or try until ``ends``; what is not taken stays on the list until the store forgets it.
-
-    It also stays while it is being given back: the keeper may be stopped in the middle, and whoever closes must see it.
-    """
-    for owed in list(core.unsettled):
-        try:
-            if owed.token is None:
-                steps = core.store.abandon(owed.name, owed.attempt)
-            else:
-                steps = core.store.release(owed.name, owed.attempt, owed.token, None)
-            yield Run(steps, _limit(core, min(ends, _next_due(core), core.now() + core.cadence)))
-        except StoreError:
-            if core.now() < owed.until:
-                core.unsettled.append(owed)  # again, behind the others
-        core.settled(owed)
-        if core.now() >= min(ends, _next_due(core)):
-            return  # the rest has time, what is due has not
+    The caller takes it out of ``core.giving`` after that."""
+    spec = lease._spec
+    if spec.shape != "rwlock" or spec.weight != spec.limit:
+        raise ValueError("only a writer's lease of a read/write lock can be downgraded")
+    core.need("heir")
+    lease.check()
+    left = lease.remaining
+    if not core.end(lease, RELEASED):
+        lease.check()
+    lease._given = True
+    core.giving.add(lease._claim.attempt)
+    core.tell("released", lease.name, lease.token, "downgraded")
+    kind = "read" if spec.kind == "write" else spec.kind
+    return spec._replace(kind=kind, weight=1, heir=(lease._claim.attempt, lease.token)), max(0.1, left)
 
 
 # Looking.
@@ -413,34 +374,37 @@ def metrics(core: Core, holdings: Iterable[Holding]) -> LockMetrics:
     expired = 0
     for holding in holdings:
         if holding.expires_in <= 0:
-            expired += 1
+            expired += bool(holding.attempt)  # without one it was given back, and min_hold alone had run on
             continue
         ages.append(holding.age)
         by_kind[holding.kind] = by_kind.get(holding.kind, 0) + 1
         by_owner[holding.owner] = by_owner.get(holding.owner, 0) + 1
     average = sum(ages) / len(ages) if ages else 0.0
     longest = max(ages, default=0.0)
-    counts = (core.renewals, core.renewal_failures, core.unavailable)
-    return LockMetrics(len(ages), by_kind, by_owner, average, longest, expired, *counts)
+    return LockMetrics(len(ages), by_kind, by_owner, average, longest, expired, *core.counters())
 
 
 def _tell_taken(core: Core, claim: Claim, previous: Holding | None) -> None:
-    if previous is None:
-        core.tell("acquired", claim.name, claim.token, f"token {claim.token}")
+    if previous is None or not previous.attempt:  # nobody's: it was given back, and min_hold alone had run on
+        core.tell("acquired", claim.name, claim.token)
     else:
         since = f"expired for {-previous.expires_in:.3g} s" if previous.expires_in <= 0 else "which has died"
-        core.tell("taken_over", claim.name, claim.token, f"from {previous.owner}, {since}")
+        fields = {"taken_from": previous.owner, "expired_for": max(0.0, -previous.expires_in)}
+        core.tell("taken_over", claim.name, claim.token, f"from {previous.owner}, {since}", **fields)
 
 
 def _timed_out(core: Core, ask: Ask, busy: Busy, waited: float) -> AcquireTimeout:
     after = f" within {waited:.3g} s" if waited >= 0.001 else ""
     who = "it is busy"
-    if busy.holder is not None:
+    fields: dict[str, object] = {}
+    holding = busy.holder and info(busy.holder)
+    if busy.holder is not None and holding is not None:
         holder = busy.holder
+        fields = {"holder": holder.owner, "holder_token": holder.token, "until": holding.expires}
         who = (
             f"held by {holder.owner} for {holder.age:.3g} s (token {holder.token}, until in {holder.expires_in:.3g} s)"
         )
     if busy.place is not None:
         who += f"; {busy.place} ahead in the queue"
-    core.tell("busy", ask.name, None, who)
-    return AcquireTimeout(f"{ask.name!r} could not be had{after}: {who}", busy.holder and info(busy.holder))
+    core.tell("refused", ask.name, None, who, **fields)
+    return AcquireTimeout(f"{ask.name!r} could not be had{after}: {who}", holding)

@@ -9,10 +9,10 @@ All times are microseconds of one clock, the store's. ``wall`` goes into tokens 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from .policy import FIRST_TERM, WAITER_TTL
-from .protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Holding, Mismatch, Reply
+from .protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Holding, Mismatch, Missing, Reply
 from .typed import Any
 
 _FIRST_TERM = int(FIRST_TERM * SECOND)
@@ -74,10 +74,10 @@ class Permit:
         self.acquired = acquired
         self.state = state
 
-    def fields(self) -> tuple[Any, ...]:
+    def fields(self) -> list[Any]:
         """What is stored, in the order of the constructor."""
         who = (self.attempt, self.owner, self.kind, self.data, self.session, self.weight, self.ttl, self.rest)
-        return (*who, self.expires, self.token, self.acquired, self.state)
+        return [*who, self.expires, self.token, self.acquired, self.state]
 
     def hold(self, ttl: int, now: int) -> None:
         """Claim or renew. Never shortens: an older request that arrives late must not cut a newer, longer term."""
@@ -105,30 +105,39 @@ class Entry:
         self.rings: list[tuple[str, str]] = []
 
     @classmethod
-    def load(cls, name: str, token: int, state: str) -> Entry:
+    def load(cls, name: str, token: int, state: str | Sequence[Any]) -> Entry:
+        """From what ``dump`` has made, or ``state``."""
         entry = cls(name, token)
         if state:
-            entry.shape, entry.limit, holders, queue = json.loads(state)
+            stored: Sequence[Any] = json.loads(state) if isinstance(state, str) else state
+            entry.shape, entry.limit, holders, queue = stored
             entry.holders = [Permit(*fields) for fields in holders]
             entry.queue = [Permit(*fields) for fields in queue]
         return entry
 
-    def dump(self) -> str:
-        """The state as text; empty when nobody holds and nobody waits."""
+    def state(self) -> Sequence[Any]:
+        """What is stored; empty when nobody holds and nobody waits."""
         if not self.holders and not self.queue:
-            return ""
+            return []
         holders, queue = ([permit.fields() for permit in permits] for permits in (self.holders, self.queue))
-        return _encode((self.shape, self.limit, holders, queue))
+        return [self.shape, self.limit, holders, queue]
+
+    def dump(self) -> str:
+        """The state as text."""
+        state = self.state()
+        return _encode(state) if state else ""
 
     # What a client asks for.
 
     def acquire(self, ask: Ask, session: str, now: int, wall: int) -> Reply:
         gone = self._expire(now, wall)
-        taken_from = gone.seen(self.name, now, len(self.queue)) if gone else None
+        taken_from = gone.seen(self.name, now, len(self.queue)) if gone and gone.attempt != ask.attempt else None
         for holder in self.holders:
             if holder.attempt == ask.attempt and holder.state != INTERRUPTED:
                 holder.hold(ask.ttl, now)  # its answer got lost, or it claims what a release granted it
                 return Grant(holder.token, None, taken_from)
+        if ask.heir is not None:
+            return self._inherit(ask, ask.heir, session, now, wall)
         if not self.holders and not self.queue:
             self.shape, self.limit = ask.shape, ask.limit
         elif (self.shape, self.limit) != (ask.shape, ask.limit):
@@ -190,7 +199,9 @@ class Entry:
         return bool(held)
 
     def bury(self, dead: Collection[str], now: int, wall: int) -> Permit | None:
-        """Processes of these sessions are gone: they hold nothing, bar min_hold, and wait no more."""
+        """Processes of these sessions are gone: they hold nothing, bar min_hold, and wait no more.
+
+        Tells the last of them that did hold it."""
         buried = [holder for holder in self.holders if holder.session in dead]
         for holder in buried:
             used = holder.state != GRANTED
@@ -199,7 +210,12 @@ class Entry:
             )
         self.queue = [waiter for waiter in self.queue if waiter.session not in dead]
         self._promote(now, wall)
-        return buried[-1] if buried else None
+        return _last_used(buried)
+
+    def holds(self, attempt: str, token: int, now: int) -> bool:
+        """Whether the attempt holds the name, unbroken."""
+        holder = self._holder(attempt, token)
+        return holder is not None and holder.expires > now and holder.state != INTERRUPTED
 
     def seen(self, now: int) -> list[Holding]:
         return [holder.seen(self.name, now, len(self.queue)) for holder in self.holders]
@@ -207,14 +223,14 @@ class Entry:
     # How it moves.
 
     def _expire(self, now: int, wall: int) -> Permit | None:
-        """Drop what has expired and let the queue move up; tells the last holder that was dropped."""
+        """Drop what has expired and let the queue move up; tells the last that was dropped and did hold it."""
         gone = [holder for holder in self.holders if holder.expires <= now]
         if gone:
             self.holders = [holder for holder in self.holders if holder.expires > now]
         if self.queue:
             self.queue = [waiter for waiter in self.queue if waiter.expires > now]
             self._promote(now, wall)
-        return gone[-1] if gone else None
+        return _last_used(gone)
 
     def _promote(self, now: int, wall: int) -> None:
         """Grant to the head of the queue while it fits, and call whoever is at the head after that."""
@@ -233,6 +249,20 @@ class Entry:
         permit.expires = now + min(permit.ttl, _FIRST_TERM)
         permit.state = GRANTED
         self.holders.append(permit)
+
+    def _inherit(self, ask: Ask, heir: tuple[str, int], session: str, now: int, wall: int) -> Reply:
+        """Put the asking attempt in the place of another's permit."""
+        old = self._holder(*heir)
+        if old is None or old.state == INTERRUPTED or old.weight < ask.weight:
+            return Missing()
+        rest = max(ask.rest, old.acquired + old.rest - now)
+        mine = Permit(ask.attempt, ask.owner, ask.kind, ask.data, session, ask.weight, ask.ttl, rest)
+        self.holders.remove(old)
+        self._grant(mine, now, wall)
+        mine.hold(ask.ttl, now)
+        self.rings.append((old.session, old.attempt))
+        self._promote(now, wall)  # it may be lighter than it was
+        return Grant(mine.token)
 
     def _let_go(self, holder: Permit, not_before: int, now: int) -> None:
         if not_before > now:
@@ -269,3 +299,8 @@ class Entry:
             if waiter.attempt == attempt:
                 return place
         return None
+
+
+def _last_used(permits: Sequence[Permit]) -> Permit | None:
+    """Who is granted it and never comes has not held it: nothing was taken from that one."""
+    return next((permit for permit in reversed(permits) if permit.state != GRANTED), None)

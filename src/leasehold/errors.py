@@ -4,6 +4,9 @@
     ├─ AcquireTimeout   (also TimeoutError)       somebody else held it all the while
     ├─ AcquireCancelled                           the ``cancel`` event was set
     ├─ LeaseLost                                  with its reason
+    │  └─ fence.StaleToken                        the resource has refused its token
+    ├─ OnceFailed                                 work of ``once`` that has failed for good
+    ├─ TooManyOutcomes                            no room to record another version of it
     ├─ ShuttingDown                               drained or closed: no new leases
     └─ StoreError                                 the driver's error is ``__cause__``
        ├─ StoreUnavailable (also ConnectionError) outcome unknown, may be retried
@@ -14,14 +17,24 @@ Wrong arguments are ``ValueError`` or ``TypeError``.
 
 from __future__ import annotations
 
-from .typed import TYPE_CHECKING
+from .typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .model import LeaseInfo
 
 
 class LeaseholdError(Exception):
-    """The base of everything that leasehold raises by itself."""
+    """The base of everything that leasehold raises by itself. Can be pickled, with its attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Not by its constructor, which is given something else than the message it makes of that.
+        return _made_again, (type(self), self.args), self.__dict__
+
+
+def _made_again(kind: type[LeaseholdError], args: tuple[Any, ...]) -> LeaseholdError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class AcquireTimeout(LeaseholdError, TimeoutError):
@@ -55,6 +68,9 @@ class StoreError(LeaseholdError):
 
 class StoreUnavailable(StoreError, ConnectionError):
     """The store did not answer in time: the outcome is unknown, and the call may be retried."""
+
+    queued = False
+    """Set by a driver that never sent the call, because others of this process were before it and were answered."""
 
 
 class StoreNotReady(StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
+from . import checks
 from .errors import LeaseLost
 from .spec import Spec
 from .typed import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -17,7 +18,11 @@ RELEASED = "released"
 EXPIRED = "its deadline has passed without a successful renewal"
 TAKEN = "the store says that it is no longer ours"
 INTERRUPTED = "it was broken by an operator"
+OFFERED = "it was handed over: another may take it, or has taken it"
+HANDED_OVER = "it was handed over, and another has taken it"
+NOT_THERE = "it cannot be taken over: it was given back, has run out, or another has taken it"
 CLOSED = "its Locks was closed"
+DRAINED = "its Locks was drained, and it had not ended in time"
 FORKED = "it belongs to the parent process"
 OVERHELD = "max_hold is over, so it was not renewed"
 SILENT = "its body has stopped beating, so it was not renewed"
@@ -70,6 +75,7 @@ class BaseLease:
         "_given",
         "_lost",
         "_owner",
+        "_promised",
         "_sent",
         "_spec",
         "_ttl",
@@ -92,6 +98,7 @@ class BaseLease:
         self._cycle = self._due
         self._failures = 0
         self._given = False
+        self._promised = False
         self._end: str | None = None
         self._callbacks: list[Callable[..., object]] = []
         self._lost: Callable[[], Any] | None = None
@@ -124,25 +131,32 @@ class BaseLease:
         return self._ttl
 
     @property
+    def exclusive(self) -> bool:
+        """Whether nobody else can hold the name meanwhile: not so for a semaphore's permit and for a reader."""
+        return self._spec.weight == self._spec.limit
+
+    @property
     def remaining(self) -> float:
         """Seconds for which this lease can still be trusted; 0.0 when it cannot."""
-        return max(0.0, self._deadline - self._core.now()) if self._end is None else 0.0
+        return max(0.0, self._trusted_until() - self._core.now())
 
     @property
     def valid(self) -> bool:
-        return self._end is None and self._core.now() < self._deadline
+        return self._core.now() < self._trusted_until()
 
     @property
     def lost_reason(self) -> str | None:
         """Why the lease was lost; None while it is held and after a clean release."""
         if self._end is None:
             now = self._core.now()
-            return self._why_expired(now) if now >= self._deadline else None
+            if now >= self._deadline:
+                return self._why_expired(now)
+            return OFFERED if self._promised else None
         return None if self._end == RELEASED else self._end
 
     def check(self) -> None:
         """Raise LeaseLost unless the lease can be trusted at this moment."""
-        if self._end is not None or self._core.now() >= self._deadline:
+        if self._core.now() >= self._trusted_until():
             raise LeaseLost(self.name, self.lost_reason or "it has been released")
 
     def beat(self) -> None:
@@ -151,8 +165,7 @@ class BaseLease:
 
     def on_lost(self, callback: Callable[..., object]) -> None:
         """Have ``callback(lease)`` called when the lease is lost; at once if it already is."""
-        if not callable(callback):
-            raise TypeError("on_lost takes a callable")
+        checks.callback(callback, "on_lost", tasks=self._core.cancel_on_loss)
         with self._core.mutex:
             if self._end is None:
                 self._callbacks.append(callback)
@@ -166,26 +179,38 @@ class BaseLease:
 
     def __del__(self) -> None:
         # A handle that nobody has any more cannot be released by anybody: give the lease back.
-        if not getattr(self, "_given", True) and self._is_ours():
+        if not getattr(self, "_given", True):
+            self._drop()
+
+    def _drop(self) -> None:
+        if not self._given and self._is_ours():
             self._end = self._end or RELEASED
             self._given = True
-            self._core.settle(self._claim.owed())
+            self._core.leases.pop(self._claim.attempt, None)
+            if not self._promised:
+                self._core.settle(self._claim.owed())
 
     # For the keeper and the engine.
 
     def _may_renew(self, now: float) -> bool:
         """Whether the body still deserves renewal."""
         timing = self._spec.timing
+        if not timing.renew:
+            return False
         if timing.max_hold is not None and now - self._acquired >= timing.max_hold:
             return False
         return timing.beat_every is None or now - self._beat < timing.beat_every
 
-    def _renewed(self, sent: float, ttl: float) -> None:
-        """The store has confirmed a term that was asked for at ``sent``. Never revives."""
+    def _renewed(self, sent: float, ttl: float, chosen: bool) -> None:
+        """The store has confirmed a term that was asked for at ``sent``. Never revives.
+
+        A term that the user has ``chosen`` stands, though the keeper may have renewed for the old one meanwhile."""
         with self._core.mutex:
-            if self._end is not None or self._core.now() >= self._deadline or sent < self._sent:
+            if self._end is not None or self._core.now() >= self._deadline:
                 return
-            self._sent = sent
+            if not chosen and (sent < self._sent or ttl != self._ttl):
+                return
+            self._sent = max(sent, self._sent)
             self._ttl = ttl
             self._deadline = sent + ttl - self._spec.timing.margin_of(ttl)
             self._claim = self._claim._replace(until=max(self._claim.until, sent + ttl))  # the store never shortens
@@ -193,6 +218,11 @@ class BaseLease:
             if self._due != float("inf"):
                 self._due = self._cycle = sent + self._spec.timing.renew_every * ttl / self._spec.timing.ttl
         self._core.reckon(self)
+
+    def _trusted_until(self) -> float:
+        """When trust ends, or has ended. What was offered to another may be that one's at any moment, so not before it
+        is taken but from the offer on it is ours no longer."""
+        return self._deadline if self._end is None and not self._promised else float("-inf")
 
     def _is_ours(self) -> bool:
         """Whether this process has anything to tell the store of it: not in a forked child, not after ``close``."""
@@ -209,15 +239,39 @@ class BaseLease:
     def _finish(self) -> bool | None:
         """End the lease because it is released: True when it was trusted until now, False when it was lost before,
         None when there is nothing (more) to give back."""
-        reason = self.lost_reason
-        held = reason is None and self._core.end(self, RELEASED)
-        if reason is not None:
-            self._core.lose(self, reason)
-        with self._core.mutex:
-            if self._given or not self._is_ours():
-                return None
-            self._given = True
+        core = self._core
+        if core.now() >= self._deadline:
+            self._end_well()  # as lost
+        with core.mutex:
+            if self._end is None:
+                self._end = RELEASED
+            held = None
+            if not self._given and self._is_ours():
+                self._given = True
+                held = self._end == RELEASED  # also when another thread ended it and comes later than this one
+        core.leases.pop(self._claim.attempt, None)
         return held
+
+    def _leave_to_heir(self) -> None:
+        """The block ends after ``transfer``: what is held stays for whoever takes it over, or runs out."""
+        self._end_well()
+        self._given = True
+
+    def _end_well(self) -> None:
+        """End the lease because its holder is through with it, or as lost if it was lost before."""
+        if self._core.now() < self._deadline:
+            self._core.end(self, RELEASED)  # unless it has ended before
+        elif (reason := self.lost_reason) is not None:
+            self._core.lose(self, reason)
+
+    def _offer(self) -> None:
+        """From now on another may take it: it can be trusted no longer, though it is renewed for that one's sake."""
+        self._promised = True
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake those who wait on ``lost``."""
+        raise NotImplementedError
 
     def _announce(self) -> None:
         """Wake those who wait on ``lost`` and call the callbacks. Comes from any thread, once."""

@@ -8,20 +8,25 @@ import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from . import checks, engine
+from . import checks, engine, keeping
 from .core import aside
 from .errors import AcquireTimeout, LeaseLost, StoreError, StoreUnavailable
-from .lease import RELEASED, BaseLease, enter, leave, pop_block
+from .lease import HANDED_OVER, RELEASED, BaseLease, enter, leave, pop_block
 from .log import ERROR, log
-from .model import Event, LeaseInfo, LockMetrics
+from .model import Counters, Event, LeaseInfo, LockMetrics
 from .protocol import Holding
 from .spec import Spec
 from .threads import ThreadCore
-from .typed import Any, TypeVar
+from .typed import TYPE_CHECKING, Any, Self, TypeVar
+
+if TYPE_CHECKING:
+    from .election_threads import Election
+    from .group_threads import Group
+    from .joint import Holds
+    from .kinds import AllOf, RWLock
+    from .once_threads import Once
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_COROUTINE = 0x80  # inspect.CO_COROUTINE, without importing inspect
 
 
 class Locks:
@@ -29,6 +34,7 @@ class Locks:
 
     def __init__(self, core: ThreadCore) -> None:
         self._core = core
+        self._holds: Holds = weakref.WeakValueDictionary()
 
     @property
     def owner(self) -> str:
@@ -81,9 +87,89 @@ class Locks:
         )
         return Lock(self, spec)
 
+    def once(
+        self,
+        name: str,
+        *,
+        version: str | int = 1,
+        wait: bool = True,
+        retries: int = 0,
+        retry_by: str = "any",
+        **options: Any,
+    ) -> Once:
+        """Work that is done once per ``version``: the others wait for its outcome, or (``wait=False``) go on.
+
+        Work that fails is tried ``retries`` times again: by whoever is next, or ``retry_by="same"``. Options are those
+        of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
+        from .once import make_policy
+        from .once_threads import Once
+
+        spec = self._core.kind_spec(name, "once", options)
+        return Once(self, spec, make_policy(self._core, version, wait, retries, retry_by))
+
+    def election(self, name: str, *, stop_before: float | None = None, **options: Any) -> Election:
+        """One leader among candidates: those who call its ``run``. ``data=`` is what others see of the leader.
+
+        A leader that cannot renew its term is told to stop ``stop_before`` seconds before the term ends. Options are
+        those of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
+        from .election import stopping_before
+        from .election_threads import Election
+
+        spec = self._core.kind_spec(name, "election", options)
+        return Election(self, spec, stopping_before(spec, stop_before))
+
+    def group(
+        self,
+        name: str,
+        *,
+        heartbeat: float | None = None,
+        misses: int = 3,
+        kind: str = "member",
+        look: float | None = None,
+    ) -> Group:
+        """Members that beat every ``heartbeat`` seconds (that of the kind's preset, else 30); one that has missed
+        ``misses`` beats has failed. Who comes and goes is looked for every ``look`` seconds."""
+        from .group import make_spec
+        from .group_threads import Group
+
+        return Group(self, *make_spec(self._core, name, heartbeat, misses, kind, look))
+
+    def semaphore(self, name: str, *, limit: int, **options: Any) -> Lock:
+        """A name that at most ``limit`` can hold at once, each with a lease of its own. Options as for :meth:`lock`."""
+        return Lock(self, self._core.semaphore_spec(name, limit, options))
+
+    def rwlock(self, name: str, **options: Any) -> RWLock:
+        """Many readers or one writer: ``.read()`` and ``.write()`` are locks. Options as for :meth:`lock`."""
+        from .kinds import RWLock
+
+        return RWLock(self, name, options)
+
+    def rlock(self, name: str, **options: Any) -> Lock:
+        """A lock that its holder (this ``Locks``, in the same thread) can enter again. Options as for :meth:`lock`."""
+        from .kinds import RLock
+
+        return RLock(self, self._core.lock_spec("rlock", name, options))
+
+    def all_of(self, *names: str, **options: Any) -> AllOf:
+        """Several names, all or none. ``lease.tokens`` has the token of each. Options as for :meth:`lock`."""
+        from .kinds import AllOf
+
+        return AllOf(self, self._core.all_specs(names, options))
+
+    def accept(self, text: str, **options: Any) -> Lease:
+        """Take over a lease with what its holder's ``transfer()`` gave, at once and with a new token.
+
+        Options are those of :meth:`lock`; ttl, kind and data are the holder's unless given. Raises LeaseLost when there
+        is nothing to be taken over any more."""
+        from . import handover
+
+        spec = handover.heir_spec(self._core, text, options)
+        return self._core.acquire(Lease, spec, spec.timeout, None)
+
     def leases(self, prefix: str = "") -> Iterator[LeaseInfo]:
         """What is held in this namespace now, by name."""
-        return (engine.info(holding) for holding in self._holdings(prefix) if holding.expires_in > 0)
+        holdings = self._holdings(checks.prefix(prefix))
+        return (engine.info(holding) for holding in holdings if holding.expires_in > 0)
 
     def inspect(self, name: str) -> LeaseInfo | None:
         """Who holds ``name`` (of several holders, the first), or None."""
@@ -96,17 +182,45 @@ class Locks:
         The holder is told and no longer renewed; the name is free when its block has ended or its lease has run
         out. ``force=True`` frees it at once, while the holder may still believe in it until it hears of it.
         """
-        return bool(self._core.call(self._core.store.interrupt(checks.name(name), force)))
+        broken = bool(self._core.call(self._core.store.interrupt(checks.name(name), force)))
+        if broken:
+            self._core.tell("broken", name, None, "by force" if force else "its holder is told")
+        return broken
+
+    def counters(self) -> Counters:
+        """How renewals and acquires of this ``Locks`` have fared. Asks nothing of the store, so there also when that is
+        away: what to alert on."""
+        return self._core.counters()
 
     def metrics(self) -> LockMetrics:
+        """What is held in the namespace, and :meth:`counters`. Goes through all records of the namespace."""
         return engine.metrics(self._core, self._holdings(""))
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
         """Have ``callback(event)`` called, from a thread of its own, for everything that happens to our leases."""
+        checks.callback(callback, "on_event", tasks=False)
         self._core.listeners.append(callback)
 
+    def drain(self, grace: float = 300) -> list[str]:
+        """Go out of service: no new leases (``ShuttingDown``), wait up to ``grace`` seconds for those that are held,
+        mark what remains as lost, give it back, leave the groups. Returns the names of what had to be given up."""
+        from .drain import drain
+
+        return self._core.drive(drain(self._core, grace))
+
+    def drain_on_signals(self, grace: float = 300) -> None:
+        """:meth:`drain` on SIGTERM and SIGINT; a second one ends the grace. Handlers that were there before are called
+        too; where there were none, the process then exits with 0. To be called in the main thread."""
+        from .on_signals import ThreadDrain, add
+
+        add(ThreadDrain(self._core, grace))
+
     def close(self) -> None:
-        """Mark what is still held as lost, give it back, stop everything of ours. Again is harmless."""
+        """Mark what is still held as lost, give it back, stop everything of ours. Again is harmless.
+
+        A drain that a signal has begun is let finish first."""
+        if self._core.signalled is not None:
+            self._core.signalled.done.wait()
         self._core.close()
 
     def __enter__(self) -> Locks:
@@ -145,31 +259,36 @@ class Lock:
 
     def acquire(self, timeout: float | None = None, *, cancel: threading.Event | None = None) -> Lease:
         """Wait for the lease, at most ``timeout`` seconds (None: the lock's own). Raises AcquireTimeout."""
-        return self._core.acquire(Lease, self._spec, self._spec.timeout if timeout is None else timeout, cancel)
+        return self._take(self._spec.timeout if timeout is None else timeout, cancel)
 
     def try_acquire(self, timeout: float = 0) -> Lease | None:
         """The lease, or None where ``acquire`` would raise AcquireTimeout. By default without waiting."""
         try:
-            return self._core.acquire(Lease, self._spec, timeout, None)
+            return self._take(timeout, None)
         except AcquireTimeout:
             return None
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             if self._spec.skip_unavailable:
+                self._core.tell("skipped", self.name, None, f"the store is away ({error})")
                 return None
             raise
 
     def locked(self) -> bool:
-        """Whether anybody holds the name now."""
-        return self._locks.inspect(self.name) is not None
+        """Whether anybody holds the name now; of a semaphore, whether it has no permit to spare; of either side of a
+        read/write lock, whether it has any reader or writer."""
+        return self._spec.is_taken(self._core.call(self._core.store.inspect(self.name)))
+
+    def _take(self, timeout: float | None, cancel: threading.Event | None) -> Lease:
+        return self._core.acquire(Lease, self._spec, timeout, cancel)
 
     def in_transaction(self, connection: Any) -> int:
         """Take the name inside the caller's own SQL transaction, on its connection to the store's database.
 
         Held until that transaction ends, by commit or rollback: whoever else wants the name waits for that.
         Returns the token. Raises AcquireTimeout at once when it is busy. Needs a SQL store."""
-        from .stores import sql_transaction as sql
+        from .stores.sql import transaction as sql
 
-        return sql.held(self._core, self._spec, sql.run(connection, sql.holding(self._core, self._spec)))
+        return sql.run(self._core, connection, sql.holding(self._core, self._spec))
 
     def __enter__(self) -> Lease:
         lease = self.acquire()
@@ -190,13 +309,14 @@ class Lock:
 
     def __call__(self, function: F) -> F:
         """As a decorator: each call holds the lease for its duration."""
-        if getattr(getattr(function, "__code__", None), "co_flags", 0) & _COROUTINE:
-            raise TypeError(f"{function.__qualname__} is async: use a lock of leasehold.aio")
+        checks.decorated(function, tasks=False)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             with self.acquire():
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                checks.has_run(result, checks.called(function))
+                return result
 
         return call  # type: ignore[return-value]
 
@@ -224,28 +344,59 @@ class Lease(BaseLease):
 
     def renew(self, ttl: float | None = None) -> None:
         """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused."""
-        self._core.drive(engine.renew(self._core, self, ttl))
+        self._core.drive(keeping.renew(self._core, self, ttl))
 
     def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
         held = self._finish()
         if held is None:
             return False
-        given = self._core.drive(engine.release(self._core, self))
+        core, claim = self._core, self._claim
+        core.giving.add(claim.attempt)
+        try:
+            steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
+            given = core.driver.run(steps, self._spec.timing.call_limit)
+            engine.gave_back(core, claim, given)
+        except BaseException as error:
+            engine.failed_to_give(core, claim, error)
+            raise
         if held and not given:
-            self._core.belie(self)
+            core.belie(self)
         return given and held
+
+    def transfer(self) -> str:
+        """A text with which another process takes this lease over: see :meth:`Locks.accept`.
+
+        Renewed first, so that there is a whole ttl for that, and renewed on to the end of its block. From now on this
+        lease can be trusted no longer: another may have it. ``on_lost`` is told when it is taken. The end of its
+        block no longer gives it back; ``release`` does, and so takes the offer back."""
+        from . import handover
+
+        handover.check(self)
+        self._core.drive(keeping.renew(self._core, self, None, offered=True))
+        return handover.promise(self)
+
+    def downgrade(self) -> Lease:
+        """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
+        spec, left = engine.downgraded(self._core, self)
+        try:
+            return self._core.acquire(Lease, spec, left, None)
+        except BaseException:
+            self._core.settle(self._claim.owed())
+            raise
+        finally:
+            self._core.giving.discard(self._claim.attempt)
 
     def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
 
         Until that transaction ends nobody else can be granted the name, so what it writes is written under this
         lease. Returns the token; raises LeaseLost when the lease is no longer ours. Needs a SQL store."""
-        from .stores import sql_transaction as sql
+        from .stores.sql import transaction as sql
 
-        return sql.checked(self, sql.run(connection, sql.checking(self)))
+        return sql.run(self._core, connection, sql.checking(self))
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> Self:
         enter(self)
         return self
 
@@ -254,17 +405,23 @@ class Lease(BaseLease):
     ) -> None:
         leave(self)
         try:
-            self.release()
+            if self._promised:
+                self._leave_to_heir()
+            else:
+                self.release()
         except StoreError:
             pass  # told as an event and in the log; the keeper goes on trying, and the store forgets it in time
         reason = self.lost_reason
-        if reason is not None and kind is None and self._spec.on_lost == "raise":
+        if reason is not None and reason != HANDED_OVER and kind is None and self._spec.on_lost == "raise":
             raise LeaseLost(self.name, reason)
 
-    def _announce(self) -> None:
+    def _wake(self) -> None:
         event = self._lost() if self._lost is not None else None
         if event is not None:
             event.set()
+
+    def _announce(self) -> None:
+        self._wake()
         if self._callbacks:
             self._call(self._callbacks)
 

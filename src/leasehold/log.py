@@ -17,17 +17,31 @@ show: Callable[[str, str | None], None] | None = None
 """Set by the command: called with each warning and its event instead of logging it."""
 
 
+_logger: Any = None
+
+
+def heard(level: int) -> bool:
+    """Whether what is logged at this level gets anywhere. Asked on the hot path, before a message is put together."""
+    global _logger
+    if level >= WARNING:
+        return True
+    if show is not None or "logging" not in sys.modules:
+        return False
+    if _logger is None:
+        import logging
+
+        _logger = logging.getLogger("leasehold")
+    return bool(_logger.isEnabledFor(level))
+
+
 def log(level: int, message: str, *args: object, exc: BaseException | None = None, **fields: Any) -> None:
     """Log ``message % args``; ``fields`` become attributes of the record, prefixed with ``lease_``."""
-    if level < WARNING and "logging" not in sys.modules:
+    if not heard(level):
         return
     if show is not None:
-        if level >= WARNING:
-            show(message % args, fields.get("event"))
+        show(message % args, fields.get("event"))
         return
     import logging
 
-    logger = logging.getLogger("leasehold")
-    if logger.isEnabledFor(level):
-        extra = {f"lease_{key}": value for key, value in fields.items()}
-        logger.log(level, message, *args, exc_info=exc, extra=extra)
+    extra = {f"lease_{key}": value for key, value in fields.items()}
+    logging.getLogger("leasehold").log(level, message, *args, exc_info=exc, extra=extra)

@@ -27,6 +27,15 @@ class LeaseInfo(NamedTuple):
         return {**self._asdict(), **times}
 
 
+class Counters(NamedTuple):
+    """How this ``Locks`` has fared with its store since it was made. Known without asking the store."""
+
+    renewals: int
+    renewal_failures: int
+    unavailable: int
+    """Calls of an acquire that the store did not answer."""
+
+
 class LockMetrics(NamedTuple):
     """What is held in the namespace now, and how this ``Locks`` has fared with its renewals."""
 
@@ -51,8 +60,8 @@ class LockMetrics(NamedTuple):
 class Event(NamedTuple):
     """Something that happened to a lease of this ``Locks``.
 
-    ``type`` is one of ``acquired``, ``taken_over``, ``busy``, ``released``, ``lost``, ``renewal_failed``,
-    ``unavailable``, ``release_failed``.
+    ``type`` is one of ``acquired``, ``taken_over``, ``renewed``, ``renewal_failed``, ``lost``, ``released``,
+    ``refused``, ``broken``, ``skipped``, ``unavailable``, ``release_failed``.
     """
 
     type: str
@@ -60,14 +69,3 @@ class Event(NamedTuple):
     owner: str
     token: int | None
     reason: str | None
-
-
-class Finding(NamedTuple):
-    """One thing that ``init`` or ``doctor`` has to say about a store.
-
-    ``level`` is ``ok``, ``done``, ``to do`` (a dry run), ``warning`` or ``error``; ``mend`` says what helps.
-    """
-
-    level: str
-    what: str
-    mend: str = ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
+from . import checks
 from .typed import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_TTL = 30.0
 LONGEST_TTL = 366 * 86_400.0
+INFINITE = float("inf")
 CALL_LIMIT = 5.0
 """No call to a store takes longer than this, nor longer than its answer would be of use."""
 UNAVAILABLE_LIMIT = 30.0
@@ -39,14 +42,13 @@ class Timing(NamedTuple):
     drift: float | None
     first_term: float
     """How long a first term can be trusted; not above 0 when it can't, and has to be claimed."""
+    kept: bool
+    """Whether nothing but its release ends its renewal."""
+    call_limit: float
 
     def margin_of(self, ttl: float) -> float:
         """What is taken off a term of ``ttl`` seconds."""
         return safety_margin(ttl, self.drift)
-
-    @property
-    def call_limit(self) -> float:
-        return min(CALL_LIMIT, self.ttl - self.margin)
 
 
 class Preset(NamedTuple):
@@ -72,12 +74,16 @@ def preset(kind: str, value: object) -> Preset:
     """The preset that ``connect(kinds={kind: value})`` defines; value is a Preset or a mapping of its fields."""
     where = f"kinds[{kind!r}]"
     if isinstance(value, Mapping):
-        unknown = set(value) - {"ttl", "renew_every", "heartbeat"}
+        unknown = set(value) - {"ttl", "renew_every", "heartbeat", "failure"}
         if unknown or "ttl" not in value:
-            raise ValueError(f"{where} takes ttl, renew_every and heartbeat, and needs ttl")
+            raise ValueError(f"{where} takes ttl, renew_every, heartbeat and failure, and needs ttl")
         ttl = seconds(value["ttl"], f"{where} ttl")
         every = seconds(value.get("renew_every", 0.6 * ttl), f"{where} renew_every")
-        value = Preset(ttl, every, seconds(value.get("heartbeat", every / 2), f"{where} heartbeat"))
+        failure = None if "failure" not in value else seconds(value["failure"], f"{where} failure")
+        beat = seconds(value.get("heartbeat", every / 2 if failure is None else failure / 3), f"{where} heartbeat")
+        if failure is not None and abs(failure - 3 * beat) > 1e-9 * failure:
+            raise ValueError(f"{where} needs failure = 3·heartbeat = {3 * beat:g} s, got {failure:g} s")
+        value = Preset(ttl, every, beat)
     if not isinstance(value, Preset):
         raise TypeError(f"{where} must be a mapping or a Preset, not {type(value).__name__}")
     if not value.ttl > value.renew_every > value.heartbeat > 0:
@@ -89,11 +95,16 @@ def seconds(value: object, what: str, *, zero: bool = False) -> float:
     """``value`` as a finite number of seconds above zero (or from zero on)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
-    if not 0 <= value < float("inf") or (value == 0 and not zero):
+    if not 0 <= value < INFINITE or (value == 0 and not zero):
         raise ValueError(f"{what} must be {'0 or more' if zero else 'above 0'} and finite, not {value}")
     if value > LONGEST_TTL:
         raise ValueError(f"{what} must be at most {LONGEST_TTL:.0f} s (a year), not {value}")
     return float(value)
+
+
+def patience(timeout: object) -> float | None:
+    """A ``timeout`` in seconds, from zero on; None when it is infinite: as long as it takes."""
+    return None if timeout == INFINITE else seconds(timeout, "timeout", zero=True)
 
 
 def safety_margin(ttl: float, drift: float | None) -> float:
@@ -114,6 +125,7 @@ def make_timing(
     share: float = 1 / 3,
 ) -> Timing:
     """Check the options against each other. ``share`` of ttl is the renewal cadence unless one is given."""
+    checks.flag(renew, "renew")
     ttl = seconds(ttl, "ttl")
     drift = None if drift is None else seconds(drift, "drift", zero=True)
     margin = safety_margin(ttl, drift)
@@ -133,18 +145,23 @@ def make_timing(
         raise ValueError(f"max_renew_failures must be 1 or more, not {max_renew_failures}")
     if min_hold is not None and max_hold is not None and min_hold > max_hold:
         raise ValueError(f"min_hold of {min_hold:g} s is longer than max_hold of {max_hold:g} s")
-    return Timing(
-        ttl,
-        margin,
-        every,
-        bool(renew),
-        None if max_hold is None else seconds(max_hold, "max_hold"),
-        0.0 if min_hold is None else seconds(min_hold, "min_hold", zero=True),
-        None if beat_every is None else seconds(beat_every, "beat_every"),
-        max_renew_failures,
-        drift,
-        first,
+    timing: Timing = _shared(
+        Timing(
+            ttl,
+            margin,
+            every,
+            renew,
+            None if max_hold is None else seconds(max_hold, "max_hold"),
+            0.0 if min_hold is None else seconds(min_hold, "min_hold", zero=True),
+            None if beat_every is None else seconds(beat_every, "beat_every"),
+            max_renew_failures,
+            drift,
+            first,
+            renew and max_hold is None and beat_every is None,
+            min(CALL_LIMIT, ttl - margin),
+        )
     )
+    return timing
 
 
 def check_poll(poll: Any, backoff: str) -> tuple[float, float]:
@@ -157,11 +174,18 @@ def check_poll(poll: Any, backoff: str) -> tuple[float, float]:
         raise ValueError(f"poll's min of {low:g} s is above its max of {high:g} s")
     if backoff not in ("adaptive", "random"):
         raise ValueError(f"backoff must be 'adaptive' or 'random', not {backoff!r}")
-    return low, high
+    pair: tuple[float, float] = _shared((low, high))
+    return pair
+
+
+@functools.lru_cache(maxsize=256)
+def _shared(value: Any) -> Any:
+    """Of equal values always the same one: ten thousand locks have a handful of timings between them."""
+    return value
 
 
 def pauses(poll: tuple[float, float], backoff: str, rng: random.Random | None = None) -> Iterator[float]:
-    """How long to sleep before each look when nothing pushes: the contract's formula."""
+    """How long to sleep before each look when nothing pushes (`poll` and `backoff` in docs/reference.md)."""
     if rng is None:
         import random
 

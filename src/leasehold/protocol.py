@@ -9,9 +9,12 @@ Times in records are integer microseconds of the *store's* clock; durations betw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 
-from .typed import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from .typed import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+if TYPE_CHECKING:
+    from .errors import StoreUnavailable
 
 T = TypeVar("T")
 
@@ -38,6 +41,14 @@ class Ask(NamedTuple):
     fair: bool = True
     queue: bool = False
     """Whether to wait in the queue when it cannot be had at once."""
+    kept: bool = False
+    """Whether it is renewed for as long as it is held: then it may share with others what keeps it alive."""
+    heir: tuple[str, int] | None = None
+    """Attempt and token of a permit that this attempt takes over, in place of taking one of its own.
+
+    In one atomic step the permit becomes this attempt's, with a new token, a whole new term and this ask's owner, kind,
+    data and weight (which may be less than it was, never more); who held it is rung. What is left of its ``min_hold``
+    goes on. Never waits: the answer is a Grant, or Missing."""
 
 
 class Holding(NamedTuple):
@@ -63,6 +74,8 @@ class Grant(NamedTuple):
     taken_from: Holding | None = None
     at: int | None = None
     """When it was granted, on the store's clock, where a push brings the grant itself."""
+    since: float | None = None
+    """The local time that its term counts from, when that is before this call: of the renewal that it shares."""
 
 
 class Busy(NamedTuple):
@@ -72,10 +85,12 @@ class Busy(NamedTuple):
     place: int | None
     expires_in: float | None
     """Seconds until the first holder expires; None where the store cannot tell."""
-    watch: Sequence[str] = ()
-    """Addresses of the holders, for drivers that can watch them."""
+    watch: Sequence[Any] = ()
+    """Addresses of the holders, or whatever else the store's own drivers are to watch."""
     now: int | None = None
     """The store's clock at the answer: what the time of a grant that is pushed later is measured against."""
+    look: float | None = None
+    """Seconds after which to ask again, whatever is pushed: how the name stands may have changed without a word."""
 
 
 class Mismatch(NamedTuple):
@@ -85,9 +100,26 @@ class Mismatch(NamedTuple):
     limit: int
 
 
-Reply: TypeAlias = Grant | Busy | Mismatch
+class Missing(NamedTuple):
+    """The permit that was to be taken over (``heir``) is not there: released, expired, broken, or taken before."""
+
+
+Reply: TypeAlias = Grant | Busy | Mismatch | Missing
+
+
+class Refusal(NamedTuple):
+    """Of several names asked for in one step none was given. ``place`` is that of an ask that could not be."""
+
+    place: int
+    why: Busy | Mismatch
+
+
+Together: TypeAlias = Sequence[Grant] | Refusal | None
+"""A grant for each ask, or none of them; None when the store cannot take these names in one step."""
 
 RENEWED, GONE, BROKEN = "renewed", "gone", "broken"
+ALL, HELD = "", "held"
+"""Rings that do not say whom they mean: all of this session's, or all that it holds."""
 
 
 class Renewal(NamedTuple):
@@ -97,6 +129,9 @@ class Renewal(NamedTuple):
     attempt: str
     token: int
     ttl: int
+    offered: bool = False
+    """Whether it was offered to another (``transfer``): it has to be there for that one, until its term is over, also
+    when our driver is closed before. A store whose leases live by a connection sees to that here; others need not."""
 
 
 class Store(Protocol):
@@ -105,12 +140,14 @@ class Store(Protocol):
     scheme: str
     fair: bool
     """Whether waiters can be served in order of arrival."""
+    lacks: Mapping[str, str]
+    """What this store truly cannot do, and why: ``semaphore``, ``rwlock``, ``heir``, ``note``. Empty for most."""
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         """Take the lease, claim what was granted meanwhile, queue (or keep one's place), or say who has it."""
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str]]:
-        """RENEWED, GONE or BROKEN for each. Never takes a lease that is gone."""
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+        """RENEWED, GONE or BROKEN for each, or why that is not known of this one. Never takes a lease that is gone."""
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
         """Give it back and grant it to whoever is next. False when it was no longer this attempt's."""
@@ -127,8 +164,27 @@ class Store(Protocol):
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         """All live holdings of one name."""
 
+    def read_note(self, name: str) -> Steps[str | None]:
+        """The text that is kept beside the name, or None."""
+
+    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
+        """Keep a text beside the name, or delete it (None), if this attempt still holds the name with this token.
+
+        Whether it does and the writing are one atomic step; False when it does not, or was broken. A note survives
+        release, expiry and the purge of the lease's record, and stays until it is deleted. At most 64 KiB."""
+
     def tidy(self) -> Steps[None]:
         """Remove what has been dead for long. Called now and then by the keeper; never needed for correctness."""
+
+
+class JointStore(Store, Protocol):
+    """A store that can take several names in one step. Others leave this out."""
+
+    def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
+        """Take all the names in one atomic step, or none. Nobody queues or is overtaken, and no ask has an heir.
+
+        Each is granted only if ``acquire`` would grant it at once. When not all are, nobody holds or waits for anything
+        that did not before."""
 
 
 class Bell(Protocol):
@@ -174,7 +230,9 @@ class ThreadDriver(Driver, Protocol):
 
 class TaskDriver(Driver, Protocol):
     async def run(self, steps: Steps[T], limit: float) -> T:
-        """As above. When cancelled, the operation may still happen, but before any later one of this driver."""
+        """As above. When cancelled, the operation may still happen, but before any later one about the same name.
+
+        Renewals need not wait for it: they change nothing of a lease that has ended."""
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool: ...
 
@@ -203,7 +261,8 @@ def refuse_options(url: str) -> str:
     path, question, options = rest.partition("?")
     if question:
         first = options.partition("&")[0].partition("=")[0]
-        raise ValueError(f"{scheme}: unknown option {first!r} in the store's URL; it takes none")
+        option = f"unknown option {first!r}" if "@" not in first else "an option"  # (which may be part of a password)
+        raise ValueError(f"{scheme}: {option} in the store's URL; it takes none")
     return path
 
 
@@ -221,3 +280,22 @@ def run_steps(steps: Steps[T], handle: Callable[[Any], Any]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+
+
+async def await_steps(steps: Generator[Any, Any, T], handle: Callable[[Any], Awaitable[Any]]) -> T:
+    """The same with what ``handle`` awaits. Cancelled, the steps are closed where they are, though what was asked for
+    may still happen."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                answer = await handle(request)
+            except Exception as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 
 from . import checks, policy
 from .protocol import SECOND, Ask, Store
@@ -15,6 +15,13 @@ _DEFAULTS: Mapping[str, Any] = {
     "poll": (0.01, 0.8),
     "backoff": "adaptive",
 }
+
+
+LOCK_OPTIONS = (
+    *("ttl", "timeout", "kind", "data", "renew", "renew_every", "max_hold", "min_hold", "beat_every", "on_lost"),
+    *("on_unavailable", "fair", "poll", "backoff", "drift", "max_renew_failures"),
+)
+"""What can be given to ``lock``."""
 
 
 class Spec(NamedTuple):
@@ -34,21 +41,32 @@ class Spec(NamedTuple):
     shape: str = "lock"
     limit: int = 1
     weight: int = 1
+    heir: tuple[str, int] | None = None
+    """Attempt and token of the permit to take over: then nothing is waited for."""
+
+    def is_taken(self, holdings: Sized) -> bool:
+        """Whether the name is locked, given all its live holders: a semaphore while it has no permit to spare."""
+        return len(holdings) >= (self.limit if self.shape == "semaphore" else 1)
 
     def ask(self, owner: str, queue: bool) -> Ask:
-        return Ask(
-            self.name,
-            os.urandom(16).hex(),
-            owner,
-            self.kind,
-            self.data_text,
-            int(self.timing.ttl * SECOND),
-            int(self.timing.min_hold * SECOND),
-            self.shape,
-            self.limit,
-            self.weight,
-            self.fair,
-            queue,
+        timing = self.timing
+        return Ask._make(
+            (
+                self.name,
+                os.urandom(16).hex(),
+                owner,
+                self.kind,
+                self.data_text,
+                int(timing.ttl * SECOND),
+                int(timing.min_hold * SECOND),
+                self.shape,
+                self.limit,
+                self.weight,
+                self.fair,
+                queue,
+                timing.kept,
+                self.heir,
+            )
         )
 
 
@@ -71,10 +89,15 @@ def make_spec(
     kind = checks.text(kind, "kind", checks.MAX_LABEL)
     if on_lost == "cancel" and not can_cancel:
         raise ValueError('on_lost="cancel" needs leasehold.aio: a thread cannot be cancelled; use "raise"')
-    if not (on_lost is None or on_lost in ("cancel", "raise") or callable(on_lost)):
-        raise ValueError(f'on_lost must be "cancel", "raise", a callable or None, not {on_lost!r}')
+    if isinstance(on_lost, str):
+        if on_lost not in ("cancel", "raise"):
+            raise ValueError(f'on_lost must be "cancel", "raise", a callable or None, not {on_lost!r}')
+    elif on_lost is not None:
+        checks.callback(on_lost, "on_lost", can_cancel)
     if on_unavailable not in ("raise", "skip"):
         raise ValueError(f'on_unavailable must be "raise" or "skip", not {on_unavailable!r}')
+    if fair is not None:
+        checks.flag(fair, "fair")
     if fair and not store.fair:
         raise ValueError(f"fair=True: {store.scheme} cannot serve waiters in order; leave fair out")
     given = {key: value for key, value in options.items() if value is not None}
@@ -92,7 +115,7 @@ def make_spec(
         data,
         checks.data_text(data),
         policy.make_timing(**merged),
-        None if timeout is None else policy.seconds(timeout, "timeout", zero=True),
+        None if timeout is None else policy.patience(timeout),
         on_lost,
         on_unavailable == "skip",
         fair is not False,

@@ -6,15 +6,17 @@ import asyncio
 import functools
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from . import engine, policy
+from . import engine, keeping, policy
 from .bells import ThreadBell
 from .core import Core
+from .effects import Effects, Listen, Run, Wait
+from .errors import StoreError
 from .lease import BaseLease
 from .log import ERROR, WARNING, log
 from .model import Event
-from .protocol import Ask, Busy, Grant, Store, TaskDriver
+from .protocol import Ask, Busy, Grant, Reply, Store, TaskDriver, await_steps
 from .spec import Spec
 from .typed import Any, TypeVar
 
@@ -117,32 +119,20 @@ class TaskCore(Core):
             self.bell = TaskBell(loop)
         return loop
 
-    async def drive(self, effects: engine.Effects[T]) -> T:
-        """Carry out effects in this task."""
-        try:
-            effect = next(effects)
-            while True:
-                try:
-                    answer = await self._carry_out(effect)
-                except Exception as error:
-                    effect = effects.throw(error)
-                else:
-                    effect = effects.send(answer)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            effects.close()
+    def new_bell(self) -> TaskBell:
+        return TaskBell(self.bind())
 
-    def _carry_out(self, effect: engine.Run | engine.Wait | engine.Listen) -> Awaitable[Any]:
-        match effect:
-            case engine.Run(steps, limit):
-                return self.driver.run(steps, limit)
-            case engine.Wait(bell, seconds):
-                assert isinstance(bell, TaskBell)
-                return bell.wait(seconds)
-            case engine.Listen(attempt, busy):
-                return self.driver.listen(attempt, busy)
+    def drive(self, effects: Effects[T]) -> Coroutine[Any, Any, T]:
+        """Carry out effects in this task."""
+        return await_steps(effects, self._carry_out)
+
+    def _carry_out(self, effect: Run | Wait | Listen) -> Awaitable[Any]:
+        if isinstance(effect, Run):
+            return self.driver.run(effect.steps, effect.limit)
+        if isinstance(effect, Listen):
+            return self.driver.listen(effect.attempt, effect.busy)
+        assert isinstance(effect.bell, TaskBell)
+        return effect.bell.wait(effect.seconds)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """A task that lives until it is done, whoever forgets it; ``close`` waits for it."""
@@ -159,13 +149,18 @@ class TaskCore(Core):
     async def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None) -> L:
         """A lease, made by ``make``. Whatever happens in here, nothing is left behind in the store."""
         if timeout is not None:
-            policy.seconds(timeout, "timeout", zero=True)
-        self.check_open()
+            timeout = policy.patience(timeout)
+        self.check_giving_out(spec.heir)
         bell = TaskBell(self.bind())
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell))
+            self.check_giving_out(spec.heir)
+            sent = self.now()
+            reply = await self._ask(ask, engine.first_limit(spec, timeout))
+            taken = engine.at_once(self, spec, ask, reply, sent)
+            if taken is None:
+                taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell, (sent, reply)))
             lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
             del self.asking[ask.attempt]
@@ -173,18 +168,42 @@ class TaskCore(Core):
                 self.rung(ask.attempt)
             return lease
         except BaseException as error:
-            if engine.owes(ask, error):
-                await self._give_up(ask, error)
+            await self._give_up([ask], error)
             raise
         finally:
             self.asking.pop(ask.attempt, None)
 
-    async def _give_up(self, ask: Ask, error: BaseException) -> None:
+    async def _ask(self, ask: Ask, limit: float) -> Reply | StoreError:
+        try:
+            return await self.driver.run(self.store.acquire(ask), limit)
+        except StoreError as error:
+            return error
+
+    async def acquire_all(self, make: Callable[..., L], specs: Sequence[Spec], timeout: float | None) -> list[L] | None:
+        """Leases of several names in one step of the store, without waiting; None when they are not to be had so."""
+        self.check_giving_out()
+        bell = TaskBell(self.bind())
+        asks = [spec.ask(self.owner, queue=False) for spec in specs]
+        try:
+            self.asking.update((ask.attempt, bell) for ask in asks)
+            taken = await self.drive(engine.acquire_all(self, specs, asks, timeout))
+            return None if taken is None else self.hold(make, specs, taken, bell)
+        except BaseException as error:
+            await self._give_up(asks, error)
+            raise
+        finally:
+            for ask in asks:
+                self.asking.pop(ask.attempt, None)
+
+    async def _give_up(self, asks: Sequence[Ask], error: BaseException) -> None:
         """Give back what a failed acquire may have left; no longer than GRACE here, the rest in the background."""
-        if isinstance(error, GeneratorExit):  # the coroutine is being thrown away and may not await any more
-            self.settle(engine.owed(self, ask))
+        if not engine.owes(asks[0], error):
             return
-        await asyncio.wait({self.spawn(self.drive(engine.abandon(self, ask, error)))}, timeout=GRACE)
+        if isinstance(error, GeneratorExit):  # the coroutine is being thrown away and may not await any more
+            for ask in asks:
+                self.settle(engine.owed(self, ask))
+            return
+        await asyncio.wait({self.spawn(self.drive(engine.abandon(self, asks, error)))}, timeout=GRACE)
 
     # The keeper, the events, and what other threads have to say.
 
@@ -198,7 +217,7 @@ class TaskCore(Core):
 
     async def _keep(self, bell: TaskBell) -> None:
         try:
-            await self.drive(engine.keep(self, bell))
+            await self.drive(keeping.keep(self, bell))
         finally:
             self.keeping = False
             if self.closed is None and not self.dropped and self.loop is not None and not self.loop.is_closed():
@@ -214,6 +233,7 @@ class TaskCore(Core):
     def drop(self) -> None:
         """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
         self.dropped = True
+        self.standing.clear()
         if self.keeping and self.bell is not None:
             self.bell.ring()
         elif self.loop is not None and self.loop.is_running():
@@ -282,7 +302,7 @@ class TaskCore(Core):
         return self.closing
 
     async def _close(self, limit: float) -> None:
-        await self.drive(engine.close(self, limit, TaskBell(asyncio.get_running_loop())))
+        await self.drive(keeping.close(self, limit, TaskBell(asyncio.get_running_loop())))
         if self.bell is not None:
             self.bell.ring()
         if self.tasks:
@@ -290,20 +310,27 @@ class TaskCore(Core):
         await self.driver.close()
         self.finished = True
 
+    def _carry_out_at_exit(self, effect: Run | Wait | Listen, ends: float) -> Any:
+        if isinstance(effect, Run):
+            return self.driver.run_at_exit(effect.steps, effect.limit)
+        assert isinstance(effect, Wait)
+        assert isinstance(effect.bell, ThreadBell)
+        return effect.bell.wait(min(effect.seconds or 0.0, ends - self.now()))
+
     def at_exit(self, limit: float) -> None:
         """There is no loop any more: give back what is held without one."""
         if self.finished and not self.unsettled:
             return
         ends = self.now() + limit
-        effects = engine.close(self, limit, ThreadBell())
+        effects = keeping.close(self, limit, ThreadBell())
         self.closed = "the interpreter exits"
         self.asking.clear()
+        self.giving.clear()
         try:
             effect = next(effects)
             while self.now() < ends:
-                assert isinstance(effect, engine.Run)
                 try:
-                    answer = self.driver.run_at_exit(effect.steps, effect.limit)
+                    answer = self._carry_out_at_exit(effect, ends)
                 except Exception as error:
                     effect = effects.throw(error)
                 else:

@@ -3,24 +3,78 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from . import engine, policy
+from . import clock, engine, keeping, policy
 from .bells import ThreadBell
-from .core import Core
-from .errors import AcquireCancelled
+from .core import Core, aside
+from .effects import Effects, Listen, Run, Wait
+from .errors import AcquireCancelled, StoreError
 from .lease import BaseLease
 from .log import ERROR, log
 from .model import Event
-from .protocol import Store, ThreadDriver
+from .protocol import Ask, Reply, Store, ThreadDriver
 from .spec import Spec
-from .typed import Any, TypeVar
+from .typed import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)
+Sleep: TypeAlias = Callable[[ThreadBell, float | None], bool]
 
 CANCEL_SLICE = 0.05
 """How often a wait with a ``cancel`` event looks at it."""
+
+
+class Cancel:
+    """The ``cancel`` event of an acquire. It ends waits, and does not wait for a store that is slow to answer."""
+
+    def __init__(self, event: threading.Event) -> None:
+        if not hasattr(event, "is_set"):
+            raise TypeError(f"cancel must be a threading.Event, not {type(event).__name__}")
+        self._event = event
+        self.under_way: threading.Event | None = None
+        """Set when the store call that was left in the middle is over; None when none was."""
+
+    def check(self) -> None:
+        if self._event.is_set():
+            raise AcquireCancelled("the cancel event was set before the lease was had")
+
+    def wait(self, sleep: Sleep, bell: ThreadBell, seconds: float | None) -> bool:
+        end = None if seconds is None else clock.now() + seconds
+        while True:
+            self.check()
+            left = CANCEL_SLICE if end is None else min(CANCEL_SLICE, end - clock.now())
+            if left <= 0:
+                return False
+            if sleep(bell, left):
+                return True
+
+    def run(self, function: Callable[..., T], *args: object) -> T:
+        """Call the function in a thread of its own, and leave it there when the event is set."""
+        outcome: list[tuple[T | None, BaseException | None]] = []
+        over = threading.Event()
+
+        def work() -> None:
+            try:
+                outcome.append((function(*args), None))
+            except BaseException as error:
+                outcome.append((None, error))
+            finally:
+                over.set()
+
+        self.under_way = over
+        try:
+            threading.Thread(target=work, name="leasehold-call", daemon=True).start()
+        except RuntimeError:
+            self.under_way = None  # there is no call to wait for
+            raise
+        while not over.wait(CANCEL_SLICE):
+            self.check()
+        self.under_way = None
+        result, error = outcome[0]
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]  # there is one, or an error
 
 
 class ThreadCore(Core):
@@ -47,6 +101,8 @@ class ThreadCore(Core):
             defaults=defaults,
             cancel_on_loss=False,
         )
+        # A driver may have a way of its own to sleep until a push rings the bell.
+        self.await_push: Sleep = getattr(driver, "await_push", ThreadBell.wait)
 
     def reset(self) -> None:
         super().reset()
@@ -55,13 +111,19 @@ class ThreadCore(Core):
         self.keeper: threading.Thread | None = None
         self.events: Any = None
 
-    def drive(self, effects: engine.Effects[T], cancel: threading.Event | None = None) -> T:
+    def new_bell(self) -> ThreadBell:
+        return ThreadBell()
+
+    def drive(self, effects: Effects[T], cancel: Cancel | None = None) -> T:
         """Carry out effects in this thread."""
         try:
             effect = next(effects)
             while True:
                 try:
-                    answer = self._carry_out(effect, cancel)
+                    if type(effect) is Run and cancel is None:
+                        answer = self.driver.run(effect.steps, effect.limit)
+                    else:
+                        answer = self._carry_out(effect, cancel)
                 except Exception as error:
                     effect = effects.throw(error)
                 else:
@@ -72,42 +134,48 @@ class ThreadCore(Core):
         finally:
             effects.close()  # at once, also when a KeyboardInterrupt went past it
 
-    def _carry_out(self, effect: engine.Run | engine.Wait | engine.Listen, cancel: threading.Event | None) -> Any:
-        match effect:
-            case engine.Run(steps, limit):
-                return self.driver.run(steps, limit)
-            case engine.Wait(bell, seconds):
-                assert isinstance(bell, ThreadBell)
-                return bell.wait(seconds) if cancel is None else self._wait_or_cancel(bell, seconds, cancel)
-            case engine.Listen(attempt, busy):
-                return self.driver.listen(attempt, busy)
-
-    def _wait_or_cancel(self, bell: ThreadBell, seconds: float | None, cancel: threading.Event) -> bool:
-        end = None if seconds is None else self.now() + seconds
-        while not cancel.is_set():
-            left = CANCEL_SLICE if end is None else min(CANCEL_SLICE, end - self.now())
-            if left <= 0:
-                return False
-            if bell.wait(left):
-                return True
-        raise AcquireCancelled("the cancel event was set while waiting for the lease")
+    def _carry_out(self, effect: Run | Wait | Listen, cancel: Cancel | None) -> Any:
+        if isinstance(effect, Run):
+            run = self.driver.run
+            return run(*effect) if cancel is None else cancel.run(run, *effect)
+        if isinstance(effect, Listen):
+            return self.driver.listen(effect.attempt, effect.busy)
+        bell, seconds, pushed = effect
+        assert isinstance(bell, ThreadBell)
+        sleep = self.await_push if pushed else ThreadBell.wait
+        return sleep(bell, seconds) if cancel is None else cancel.wait(sleep, bell, seconds)
 
     def call(self, steps: Any) -> Any:
         self.check_open()
         return self.driver.run(steps, policy.CALL_LIMIT)
 
-    def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None, cancel: threading.Event | None) -> L:
+    def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None, event: threading.Event | None) -> L:
         """A lease, made by ``make``. Whatever happens in here, nothing is left behind in the store."""
         if timeout is not None:
-            policy.seconds(timeout, "timeout", zero=True)
-        if cancel is not None and cancel.is_set():
-            raise AcquireCancelled(f"the cancel event was set before {spec.name!r} was asked for")
-        self.check_open()
+            timeout = policy.patience(timeout)
+        cancel = None if event is None else Cancel(event)
+        if cancel is not None:
+            cancel.check()
+        self.check_giving_out(spec.heir)
         bell = ThreadBell()
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            taken = self.drive(engine.acquire(self, spec, ask, timeout, bell), cancel)
+            taken = first = None
+            if cancel is None:
+                if self.closed is not None or self.draining is not None:  # since
+                    self.check_giving_out(spec.heir)
+                limit = engine.first_limit(spec, timeout) if timeout else spec.timing.call_limit
+                sent = self.now()
+                try:
+                    reply: Reply | StoreError = self.driver.run(self.store.acquire(ask), limit)
+                except StoreError as error:
+                    reply = error
+                taken = engine.at_once(self, spec, ask, reply, sent)
+                if taken is None:
+                    first = sent, reply
+            if taken is None:
+                taken = self.drive(engine.acquire(self, spec, ask, timeout, bell, first), cancel)
             lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
             del self.asking[ask.attempt]
@@ -115,10 +183,52 @@ class ThreadCore(Core):
                 self.rung(ask.attempt)
             return lease
         except BaseException as error:
-            if engine.owes(ask, error):
-                self.drive(engine.abandon(self, ask, error))
+            self._give_up([ask], error, cancel)
             raise
+
+    def acquire_all(
+        self, make: Callable[..., L], specs: Sequence[Spec], timeout: float | None, event: threading.Event | None
+    ) -> list[L] | None:
+        """Leases of several names in one step of the store, without waiting; None when they are not to be had so."""
+        cancel = None if event is None else Cancel(event)
+        if cancel is not None:
+            cancel.check()
+        self.check_giving_out()
+        bell = ThreadBell()
+        asks = [spec.ask(self.owner, queue=False) for spec in specs]
+        try:
+            self.asking.update((ask.attempt, bell) for ask in asks)
+            taken = self.drive(engine.acquire_all(self, specs, asks, timeout), cancel)
+            if taken is not None:
+                return self.hold(make, specs, taken, bell)
+            self._forget(asks)
+            return None
+        except BaseException as error:
+            self._give_up(asks, error, cancel)
+            raise
+
+    def _give_up(self, asks: Sequence[Ask], error: BaseException, cancel: Cancel | None) -> None:
+        """Give back what a failed acquire may have left."""
+        under_way = None if cancel is None else cancel.under_way
+        if under_way is not None:
+            aside("leasehold-cancelled", self._abandon_after, under_way, asks, error)
+            return
+        try:
+            if engine.owes(asks[0], error):
+                self.drive(engine.abandon(self, asks, error))
         finally:
+            self._forget(asks)
+
+    def _abandon_after(self, over: threading.Event, asks: Sequence[Ask], error: BaseException) -> None:
+        """Give back what a call brings that nobody waits for any more: after it is over, or it would come later."""
+        try:
+            over.wait()
+            self.drive(engine.abandon(self, asks, error))
+        finally:
+            self._forget(asks)
+
+    def _forget(self, asks: Sequence[Ask]) -> None:
+        for ask in asks:
             self.asking.pop(ask.attempt, None)
 
     # The keeper and the events, each in a daemon thread that starts when first needed.
@@ -127,42 +237,61 @@ class ThreadCore(Core):
         if not self.keeping:
             with self.mutex:
                 if not self.keeping:
-                    self.keeping = True
-                    self.keeper = threading.Thread(target=self._keep, name="leasehold-keeper", daemon=True)
-                    self.keeper.start()
+                    self.keeping = True  # already: a destructor that comes in between must not wait for the mutex
+                    try:
+                        self.keeper = threading.Thread(target=self._keep, name="leasehold-keeper", daemon=True)
+                        self.keeper.start()
+                    except BaseException:  # no thread to be had: the next one who needs the keeper tries again
+                        self.keeper, self.keeping = None, False
+                        raise
         self.bell.ring()
 
     def _keep(self) -> None:
-        self.drive(engine.keep(self, self.bell))
+        self.drive(keeping.keep(self, self.bell))
         if self.dropped and self.closed is None:
             self.close()
 
     def drop(self) -> None:
         """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
         self.dropped = True
+        self.standing.clear()
         if self.keeping:
             self.bell.ring()
         else:
             self.close()
 
     def pass_on(self, event: Event) -> None:
-        if self.events is None:
-            import queue
+        events = self.events or self._start_telling()
+        if events is not None:
+            events.put(event)
+        else:
+            self._call_listeners(event)
 
-            with self.mutex:
-                if self.events is None:
-                    self.events = queue.SimpleQueue()
-                    threading.Thread(target=self._tell, name="leasehold-events", daemon=True).start()
-        self.events.put(event)
+    def _start_telling(self) -> Any:
+        """The queue of events, once a thread reads from it. None when there is none to be had: then whoever has
+        something to tell calls the listeners, rather than to fail, or to tell nobody ever after."""
+        import queue
 
-    def _tell(self) -> None:
-        events = self.events
-        while (event := events.get()) is not None:
-            for listener in list(self.listeners):
+        with self.mutex:
+            if self.events is None:
+                events: Any = queue.SimpleQueue()
                 try:
-                    listener(event)
-                except Exception as error:
-                    log(ERROR, "an event listener failed on %r", event.type, exc=error)
+                    threading.Thread(target=self._tell, args=(events,), name="leasehold-events", daemon=True).start()
+                except RuntimeError:
+                    return None
+                self.events = events
+            return self.events
+
+    def _tell(self, events: Any) -> None:
+        while (event := events.get()) is not None:
+            self._call_listeners(event)
+
+    def _call_listeners(self, event: Event) -> None:
+        for listener in list(self.listeners):
+            try:
+                listener(event)
+            except Exception as error:
+                log(ERROR, "an event listener failed on %r", event.type, exc=error)
 
     def close(self, limit: float = policy.CALL_LIMIT) -> None:
         """Each step can be done again, so that a close that was interrupted can be called again."""
@@ -171,7 +300,7 @@ class ThreadCore(Core):
             if self.finished:
                 return
             self.closed = self.closed or "this Locks is closed"
-            self.drive(engine.close(self, limit, ThreadBell()))
+            self.drive(keeping.close(self, limit, ThreadBell()))
             self.bell.ring()
             if self.keeper is not None and self.keeper is not threading.current_thread():
                 self.keeper.join(max(0.0, ends - self.now()))

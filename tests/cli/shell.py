@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import leasehold
 
 T = TypeVar("T")
+PF_EXITING = 0x4
+"""Of the kernel, among a process's flags."""
 
-LIMIT = 30.0
+LIMIT = 60.0
 """Nothing in these tests takes longer, however busy the machine is."""
 
 
@@ -84,8 +86,8 @@ class Shell:
         return found
 
     def guardian_of(self, run: int) -> int:
-        """The process beside ``run`` that guards COMMAND: it leads a session of its own."""
-        (found,) = (pid for pid in self.processes() if pid != run and stat(pid)[3] == str(pid))
+        """The process beside ``run`` that guards COMMAND: it leads a session of its own, once it has come to it."""
+        (found,) = until(lambda: [pid for pid in self.processes() if pid != run and stat(pid)[3] == str(pid)])
         return found
 
     def waiters(self, name: str) -> int:
@@ -137,7 +139,12 @@ def state(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    return state(pid) not in ("", "Z", "X")
+    """Whether it can still do anything: one that is dead to itself is a while on its way to being a zombie."""
+    try:
+        state, _, _, _, _, _, flags, *_ = stat(pid)
+    except OSError:
+        return False
+    return state not in "ZX" and not int(flags) & PF_EXITING
 
 
 def signals_of(pid: int | str, which: str) -> set[int]:

@@ -14,13 +14,13 @@ from .shell import Shell, files_of, finish, line_of, until
 
 
 def test_no_wait_says_who_holds_it_since_when(shell: Shell) -> None:
-    first = shell.start("run", "job", "--owner", "first", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN; sleep 100")
+    first = shell.start("run", "job", "--owner", "first", "--", "sh", "-c", "echo $LEASEHOLD_TOKEN; sleep 1000")
     token = line_of(first)
     started = time.monotonic()
     elsewhere = {**shell.environment, "TZ": "Asia/Kolkata"}
     second = shell.do("run", "job", "--no-wait", "--", "touch", "ran", env=elsewhere)
     assert second.returncode == 75
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
     said = re.fullmatch(
         r"leasehold: 'job' is busy: held by first since (\S+) \(([\d.]+)s\), token (\d+)\n", second.stderr
     )
@@ -46,7 +46,7 @@ def test_timeout(shell: Shell) -> None:
         assert time.monotonic() - started >= 0.3
         assert "busy after 0.3s: held by " in done.stderr
         assert shell.waiters("job") == 0
-    assert shell.do("run", "job", "--timeout", "300ms", "--", "true").returncode == 0
+    assert shell.do("run", "job", "--timeout", "30s", "--", "true").returncode == 0
 
 
 def test_the_exit_code_can_be_chosen(shell: Shell) -> None:
@@ -70,8 +70,9 @@ def test_a_signal_ends_the_wait(shell: Shell, number: int) -> None:
         second.send_signal(number)
         done = finish(second)
         assert (done.returncode, done.stderr) == (128 + number, "")
-        assert shell.waiters("job") == 0
-        assert shell.processes() == []
+        # At once, but for one that gets no answer in time: then whoever is left sees that it is dead.
+        until(lambda: shell.waiters("job") == 0)
+        until(lambda: shell.processes() == [])
     assert not (shell.folder / "ran").exists()
 
 

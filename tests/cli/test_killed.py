@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from .shell import Shell, alive, end_input, finish, line_of, signals_of, until
+from .shell import Shell, alive, end_input, files_of, finish, line_of, signals_of, until
 
 TTL = 5.0
 FAMILY = "sleep 1000 & echo $$ $!; sleep 1000"
@@ -49,7 +49,7 @@ def test_command_dies_also_when_the_guardian_is_killed_first(shell: Shell) -> No
 
 def test_without_its_guardian_run_goes_on(shell: Shell) -> None:
     run = shell.start(
-        "run", "job", "--ttl", "1s", "--", "sh", "-c", "echo ready; read line; exit 3", stdin=subprocess.PIPE
+        "run", "job", "--ttl", "9s", "--", "sh", "-c", "echo ready; read line; exit 3", stdin=subprocess.PIPE
     )
     assert line_of(run) == "ready"
     held = shell.locks.inspect("job")
@@ -65,8 +65,9 @@ def test_the_guardian_stays_out_of_the_way(shell: Shell) -> None:
     run = shell.start("run", "job", "--", "sh", "-c", "echo ready; read line", stdin=subprocess.PIPE)
     assert line_of(run) == "ready"
     guardian = shell.guardian_of(run.pid)
-    (only,) = os.listdir(f"/proc/{guardian}/fd")
-    assert os.readlink(f"/proc/{guardian}/fd/{only}").startswith("pipe:")
+    until(lambda: len(os.listdir(f"/proc/{guardian}/fd")) == 1)
+    (only,) = files_of(guardian)
+    assert only.startswith("pipe:")
     assert os.getsid(guardian) == guardian != os.getsid(run.pid)
     ignored = signals_of(guardian, "SigIgn")
     assert {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2} <= ignored

@@ -25,6 +25,7 @@ def test_a_command_that_a_signal_kills(shell: Shell) -> None:
 
 
 def test_the_lease_is_held_while_command_runs_and_free_after_it(shell: Shell) -> None:
+    """A5, D6: the owner names the host, the process and a random part."""
     run = shell.start(
         "run",
         "job",
@@ -150,6 +151,7 @@ def test_nothing_is_left_behind(shell: Shell) -> None:
     assert os.listdir(f"{shell.database}-wake") == []
 
 
+@pytest.mark.timeout(360)  # 160 processes, one after the other
 def test_eight_processes_count_to_160(shell: Shell, tmp_path: Path) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0\n")
@@ -169,7 +171,7 @@ def test_start_up_loads_nothing_heavy(shell: Shell) -> None:
     done = subprocess.run(words, env=shell.environment, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "leasehold.stores.sqlite_threads" in loaded
+    assert "leasehold.stores.sqlite.threads" in loaded
     heavy = {"argparse", "asyncio", "logging", "dataclasses", "subprocess", "inspect", "socket", "random"}
     assert not loaded & heavy
 

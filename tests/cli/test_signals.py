@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from leasehold.cli.child import Child
+from leasehold.cli.watch import Watch
 
 from .shell import Shell, finish, line_of, state, until
 
@@ -79,6 +86,36 @@ def test_stopping_and_going_on(shell: Shell) -> None:
     assert finish(run).returncode == 143
 
 
+def test_it_does_not_stop_in_the_middle_of_a_write(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the embedded store it would hold up everybody until it is continued."""
+    monkeypatch.setattr("leasehold.stores.sqlite.store.FORK_LIMIT", 60.0)
+    writing, written = threading.Event(), threading.Event()
+    stopped: list[bool] = []
+
+    def write() -> Any:
+        writing.set()
+        time.sleep(0.3)
+        written.set()
+        yield from ()
+
+    class Command(Child):
+        def __init__(self) -> None:
+            self.on_terminal = True
+
+        def stop_with_it(self) -> None:
+            stopped.append(written.is_set())
+
+    watch = Watch.__new__(Watch)
+    watch._child, watch._suspended = Command(), False
+    with shell.locks.lock("job") as lease:
+        keeper = threading.Thread(target=shell.locks._core.driver.run, args=(write(), 60.0))
+        keeper.start()
+        assert writing.wait(60)
+        assert watch._stopped_with(signal.SIGTSTP, lease)
+        keeper.join()
+    assert stopped == [True]
+
+
 def test_with_a_session_of_our_own_nobody_could_continue_us(shell: Shell) -> None:
     """So we are not stopped, and COMMAND goes on at once."""
     run = shell.start("run", "job", "--", "sh", "-c", "echo $$; exec sleep 1000", start_new_session=True)
@@ -86,9 +123,33 @@ def test_with_a_session_of_our_own_nobody_could_continue_us(shell: Shell) -> Non
     run.send_signal(signal.SIGTSTP)
     status = Path(f"/proc/{command}/status")
     until(lambda: state(command) == "S" and "ShdPnd:\t0000000000000000" in status.read_text())
-    assert state(run.pid) in "SR"
+    assert state(run.pid) not in "TZ"
     run.terminate()
     assert finish(run).returncode == 143
+
+
+AT_ONCE = """
+import os, signal, time
+from leasehold.cli.child import Child
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # on one processor who forks goes on, and the child comes later
+child = Child("/bin/sleep", ["sleep", "1000"])
+child.signal(signal.SIGINT)
+child.start({}, None)
+ends = time.monotonic() + 20
+while child.status is None and time.monotonic() < ends:
+    child.look()
+    time.sleep(0.01)
+print(child.status)
+child.signal(signal.SIGKILL)
+"""
+
+
+def test_a_signal_that_command_gets_before_it_has_run_at_all_ends_it(shell: Shell) -> None:
+    """Python forgets in a forked child what has come until then."""
+    for _ in range(3):
+        words = [sys.executable, "-c", AT_ONCE]
+        done = subprocess.run(words, env=shell.environment, capture_output=True, text=True, timeout=60)
+        assert (done.stdout, done.stderr) == ("130\n", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

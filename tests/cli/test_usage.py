@@ -111,6 +111,8 @@ def test_the_installed_command_is_the_same(shell: Shell) -> None:
         (("stats", "a"), "one word too many"),
         (("show",), "NAME is missing"),
         (("show", ""), "1 to 512 characters"),
+        (("ls", "a\nb"), "control character"),
+        (("ls", "a\udcff"), "lone surrogate"),
         (("ls", "--namespace", "x" * 65), "namespace"),
         (("ls", "--url", "somewhere"), "scheme"),
         (("ls", "--force"), "no option '--force'"),

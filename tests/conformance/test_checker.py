@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,10 @@ import leasehold
 from leasehold import StoreUnavailable
 from leasehold.testing.counter import Fenced, check_history
 from leasehold.testing.faults import install
+from leasehold.testing.scene import Scene
+from leasehold.testing.store import THREADS, StoreUnderTest
+
+from .probes import MemoryProbe
 
 
 def grant(token: int, owner: str, invoked: float, returned: float, written: bool = True) -> dict[str, Any]:
@@ -52,7 +57,7 @@ def test_the_resource_refuses_an_older_token(tmp_path: Path) -> None:
 
 
 def test_negative_control_without_leases_updates_are_lost(tmp_path: Path) -> None:
-    """PROOF: the same counter without a lease must fail, or the counter shows nothing."""
+    """The negative control: the same counter without a lease must fail, or the counter shows nothing."""
     resource = Fenced(tmp_path / "counter")
     resource.create()
     together = threading.Barrier(4)
@@ -104,3 +109,26 @@ def test_a_hanging_call_ends_when_mended() -> None:
         with pytest.raises(StoreUnavailable):
             locks.lock("b").try_acquire()
         assert 0.1 < time.monotonic() - begun < 4
+
+
+@pytest.fixture
+def over() -> Iterator[threading.Event]:
+    over = threading.Event()
+    yield over
+    over.set()
+
+
+def test_a_scene_names_what_is_left_of_it_alone(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left over. What an earlier test has left is not laid to this one's charge."""
+    monkeypatch.setattr(leasehold.testing.scene, "SETTLED", 0.1)
+    threading.Thread(target=over.wait, name="leasehold-of-another", daemon=True).start()
+    scene = Scene(StoreUnderTest("memory", "memory://leftovers", MemoryProbe("leftovers")), THREADS)
+    scene.close()
+    scene.check()
+    threading.Thread(target=over.wait, name="leasehold-leak", daemon=True).start()
+    with pytest.raises(AssertionError, match=r"threads.*leasehold-leak"):
+        scene.check()
+    over.set()
+    with leasehold.connect("memory://leftovers", namespace=scene.namespace) as locks, locks.lock("kept"):
+        with pytest.raises(AssertionError, match=r"held or queued.*kept"):
+            scene.check()

@@ -1,4 +1,4 @@
-"""The memory store keeps the contract, but for what needs more than one process."""
+"""The memory store passes the conformance suite, but for what needs more than one process."""
 
 import pytest
 
@@ -19,4 +19,5 @@ def store(step_clock: StepClock) -> StoreUnderTest:
         shared=False,
         wipe=probe.table.rows.clear,
         step_clock=step_clock,
+        joint=True,
     )

@@ -20,4 +20,5 @@ def store() -> StoreUnderTest:
         latency=0.03,
         rounds=30,
         ttl=1.0,
+        joint=True,
     )

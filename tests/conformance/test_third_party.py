@@ -18,4 +18,6 @@ from .probes import SqliteProbe
 @pytest.fixture
 def store(tmp_path: Path) -> StoreUnderTest:
     path = tmp_path / "leases.db"
-    return StoreUnderTest("theirs", f"theirs:///{path}", SqliteProbe(path), opener="leasehold.stores.sqlite:open_url")
+    return StoreUnderTest(
+        "theirs", f"theirs:///{path}", SqliteProbe(path), opener="leasehold.stores.sqlite.store:open_url", joint=True
+    )

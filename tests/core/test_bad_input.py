@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import leasehold
-from leasehold import aio
+from leasehold import aio, fence
+from leasehold.spec import LOCK_OPTIONS
 
 
 @pytest.fixture
@@ -72,11 +76,103 @@ def test_odd_names_are_kept_whole(locks: leasehold.Locks, name: str) -> None:
         ({"backoff": "linear"}, ValueError, "backoff"),
         ({"drift": 20}, ValueError, "drift"),
         ({"max_renew_failures": 1.5}, TypeError, "max_renew_failures"),
+        ({"renew": 0}, TypeError, "renew must be True or False, not int"),
+        ({"renew": "no"}, TypeError, "renew"),
+        ({"fair": 1}, TypeError, "fair must be True or False, not int"),
+        ({"fair": "no"}, TypeError, "fair"),
+        ({"on_lost": 5}, TypeError, "on_lost"),
     ],
 )
 def test_options_of_lock(locks: leasehold.Locks, options: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         locks.lock("x", **options)
+    if "on_lost" not in options:
+        with pytest.raises(error, match=says):
+            aio.connect("memory://bad-input").lock("x", **options)
+
+
+def test_options_that_none_leaves_as_they_are(locks: leasehold.Locks) -> None:
+    assert locks.lock("x", renew=None, fair=None)._spec == locks.lock("x")._spec
+    with pytest.raises(TypeError, match="renew"):
+        leasehold.connect("memory://", renew=1)
+
+
+@pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
+@pytest.mark.parametrize(
+    ("function", "args", "options"),
+    [
+        ("rlock", ("x",), {}),
+        ("semaphore", ("x",), {"limit": 2}),
+        ("rwlock", ("x",), {}),
+        ("all_of", ("x", "y"), {}),
+        ("accept", (None,), {}),
+        ("once", ("x",), {}),
+        ("election", ("x",), {}),
+    ],
+)
+@pytest.mark.parametrize("bogus", ["bogus", "store", "share", "defaults"])
+def test_options_that_there_are_not(connect: Any, function: str, args: Any, options: Any, bogus: str) -> None:
+    made = connect("memory://bad-input")
+    if function == "accept":
+        with leasehold.connect("memory://bad-input") as holder:
+            lease = holder.lock("x").acquire()
+            args = (lease.transfer(),)
+            lease.release()
+    with pytest.raises(TypeError, match=rf"^{function}\(\) has no option '{bogus}'"):
+        getattr(made, function)(*args, **options, **{bogus: 1})
+
+
+@pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
+def test_options_of_readers_and_writers(connect: Any) -> None:
+    rwlock = connect("memory://bad-input").rwlock("x")
+    for side in (rwlock.read, rwlock.write):
+        with pytest.raises(TypeError, match=r"^rwlock\(\) has no option 'bogus'"):
+            side(bogus=1)
+
+
+def test_the_options_that_are_passed_on_are_those_of_lock() -> None:
+    assert [*LOCK_OPTIONS] == [*inspect.signature(leasehold.Locks.lock).parameters][2:]
+
+
+@pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
+@pytest.mark.parametrize("kinds", [[("a", {"ttl": 5})], "node", 5])
+def test_kinds_are_a_mapping(connect: Any, kinds: Any) -> None:
+    with pytest.raises(TypeError, match="kinds must be a mapping"):
+        connect("memory://", kinds=kinds)
+
+
+@pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"wait": 1}, "wait must be True or False, not int"),
+        ({"wait": None}, "wait"),
+        ({"version": None}, "version must be a str or an int, not NoneType"),
+        ({"version": 1.5}, "version"),
+        ({"version": True}, "version"),
+    ],
+)
+def test_options_of_once(connect: Any, options: Any, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        connect("memory://").once("x", **options)
+
+
+@pytest.mark.parametrize("cancel", [1, "x", threading.Lock()])
+def test_cancel_is_an_event(locks: leasehold.Locks, cancel: Any) -> None:
+    kinds = (locks.lock("x"), locks.rlock("x"), locks.semaphore("x", limit=2), locks.all_of("x", "y"))
+    for lock in (*kinds, locks.rwlock("x").read()):
+        with pytest.raises(TypeError, match=r"cancel must be a threading\.Event"):
+            lock.acquire(cancel=cancel)
+
+
+@pytest.mark.parametrize(("prefix", "error"), [("a\ud800", ValueError), ("a\n", ValueError), ("x" * 513, ValueError)])
+async def test_the_prefix_of_a_listing(locks: leasehold.Locks, prefix: str, error: type[Exception]) -> None:
+    for each in (prefix, 5, None):
+        with pytest.raises((error, TypeError), match="the prefix of names"):
+            locks.leases(each)  # type: ignore[arg-type]
+        async with aio.connect("memory://bad-input") as tasks:
+            with pytest.raises((error, TypeError), match="the prefix of names"):
+                tasks.leases(each)  # type: ignore[arg-type]
 
 
 def test_data_up_to_the_limit(locks: leasehold.Locks) -> None:
@@ -119,12 +215,67 @@ def test_namespace_and_owner(options: Any) -> None:
         leasehold.connect("memory://", **options)
 
 
+@pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
+def test_owners_that_are_not_given(connect: Any) -> None:
+    """Seeds A5, D6: the host and the process, for people, and a random part, so that no two are the same."""
+    owners = [connect("memory://").owner for _ in range(50)]
+    assert len(set(owners)) == 50
+    for owner in owners:
+        host, pid, random = owner.rsplit("_", 2)
+        assert (host, pid) == (os.uname().nodename[:128], str(os.getpid()))
+        assert len(random) == 8
+    assert connect("memory://", owner="api-7").owner == "api-7"
+
+
 def test_acquire_timeout(locks: leasehold.Locks) -> None:
-    for wrong in (-1, float("nan"), float("inf")):
+    for wrong in (-1, float("nan"), float("-inf"), 1e9):
         with pytest.raises(ValueError, match="timeout"):
             locks.lock("x").acquire(wrong)
     with pytest.raises(TypeError, match="timeout"):
         locks.lock("x").try_acquire("1")  # type: ignore[arg-type]
+
+
+def test_a_timeout_that_never_comes() -> None:
+    """``float("inf")`` is as long as it takes, also where ``connect`` says otherwise."""
+    forever = float("inf")
+    with leasehold.connect("memory://forever", timeout=0.05) as locks:
+        assert locks.lock("x", timeout=forever)._spec.timeout is None
+        ways = [
+            lambda: locks.lock("x").acquire(forever),
+            lambda: locks.lock("x", timeout=forever).acquire(),
+            lambda: locks.lock("x").try_acquire(forever),
+            lambda: locks.all_of("x", "y").acquire(forever),
+            lambda: locks.rlock("x").acquire(forever),
+            lambda: locks.once("x").run(lambda: 1, forever),
+        ]
+        for way in ways:
+            held = locks.lock("x").acquire()
+            threading.Timer(0.2, held.release).start()
+            had = way()
+            assert getattr(had, "ok", True)
+            if not hasattr(had, "ok"):
+                had.release()
+    assert leasehold.connect("memory://", timeout=forever).lock("x")._spec.timeout is None
+
+
+async def test_a_timeout_that_never_comes_in_a_task() -> None:
+    forever = float("inf")
+    async with aio.connect("memory://forever", timeout=0.05) as locks:
+        ways = [
+            lambda: locks.lock("x").acquire(forever),
+            lambda: locks.lock("x", timeout=forever).acquire(),
+            lambda: locks.lock("x").try_acquire(forever),
+            lambda: locks.all_of("x", "y").acquire(forever),
+            lambda: locks.once("x", version=2).run(lambda: 1, forever),
+        ]
+        for way in ways:
+            held = await locks.lock("x").acquire()
+            giving = asyncio.get_running_loop().call_later(0.2, lambda held=held: asyncio.ensure_future(held.release()))
+            had: Any = await way()
+            assert giving.when() <= asyncio.get_running_loop().time()
+            assert getattr(had, "ok", True)
+            if not hasattr(had, "ok"):
+                await had.release()
 
 
 def test_current_outside_of_a_block() -> None:
@@ -141,7 +292,23 @@ def test_decorating_the_wrong_kind_of_function(locks: leasehold.Locks) -> None:
         aio.connect("memory://").lock("x")(lambda: None)  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize("what", [5, None, "x", object()])
+def test_a_fence_takes_a_lease(what: Any) -> None:
+    with pytest.raises(TypeError, match=f"a fence takes a lease, not {type(what).__name__}"):
+        fence.token(what)
+
+
+def test_a_fence_takes_a_terms_lease(locks: leasehold.Locks) -> None:
+    def lead(term: leasehold.Term) -> int:
+        with pytest.raises(TypeError, match=r"not Term: a term's is term\.lease"):
+            fence.token(term)  # type: ignore[arg-type]
+        return fence.token(term.lease) - term.token
+
+    assert locks.election("e").run(lead) == 0
+
+
 def test_threads_and_tasks_have_the_same_names_and_signatures() -> None:
+    """E10."""
     assert set(leasehold.__all__) == set(aio.__all__)
     for kind in ("Locks", "Lock", "Lease"):
         here, there = getattr(leasehold, kind), getattr(aio, kind)

@@ -56,6 +56,38 @@ def test_expired_is_taken_over_and_named() -> None:  # A1, A6
     assert (reply.taken_from.owner, reply.taken_from.expires_in) == ("owner-a", -2.0)
 
 
+def test_who_never_came_for_its_grant_has_let_nothing_expire() -> None:  # A6
+    entry = Entry("n", 0)
+    token = taken(entry.acquire(ask("a"), "s", 0, 1))
+    assert isinstance(entry.acquire(ask("b", queue=True), "s", 0, 2), Busy)
+    assert entry.release("a", token, 0, 3)
+    assert entry.holders[0].state == GRANTED
+    reply = entry.acquire(ask("c"), "s", S, 4)
+    assert taken(reply)
+    assert reply.taken_from is None
+
+
+def test_nobody_takes_over_from_itself() -> None:  # A6: the answer came so late that it is asked for anew
+    entry = Entry("n", 0)
+    first = taken(entry.acquire(ask("a"), "s", 0, 1))
+    reply = entry.acquire(ask("a"), "s", TTL + S, 2)
+    assert taken(reply) > first
+    assert reply.taken_from is None
+
+
+def test_of_the_dead_those_are_told_that_held_it() -> None:  # A6
+    entry = Entry("n", 0)
+    token = taken(entry.acquire(ask("a"), "alive", 0, 1))
+    assert isinstance(entry.acquire(ask("b", queue=True), "dead", 0, 2), Busy)
+    assert entry.release("a", token, 0, 3)
+    assert entry.bury({"dead"}, 1, 4) is None
+    assert not entry.holders
+    taken(entry.acquire(ask("c"), "dead", 2, 5))
+    buried = entry.bury({"dead"}, 3, 6)
+    assert buried is not None
+    assert buried.owner == "owner-c"
+
+
 def test_renewal_never_revives_and_never_shortens() -> None:  # S3
     entry = Entry("n", 0)
     token = taken(entry.acquire(ask("a"), "s", 0, 1))

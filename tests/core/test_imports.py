@@ -32,6 +32,23 @@ def test_import_loads_no_driver_and_no_cli_library() -> None:
     assert not imported_by("import leasehold") & {*HEAVY, *DRIVERS}
 
 
+def test_all_that_is_public_is_reached_from_the_package() -> None:
+    """Also the modules, and what is loaded late; in a process that has imported nothing else."""
+    used = imported_by("import leasehold\nassert leasehold.fence.token\nassert leasehold.Term and leasehold.Outcome")
+    assert not used & {"asyncio", *DRIVERS}
+    imported_by("import leasehold\nassert leasehold.aio.connect and leasehold.aio.Term is not leasehold.Term")
+    imported_by("from leasehold import *\nassert Outcome and Member and Term and OnceFailed and TooManyOutcomes")
+    imported_by("from leasehold.aio import *\nassert Outcome and Member and Term and OnceFailed and TooManyOutcomes")
+    imported_by(
+        "import leasehold\n"
+        "assert {'aio', 'fence', *leasehold.__all__} <= set(dir(leasehold))\n"
+        "from leasehold import aio, once, group\n"
+        "assert aio.Outcome is leasehold.Outcome is once.Outcome\n"
+        "assert aio.Member is leasehold.Member is group.Member\n"
+        "assert not hasattr(leasehold, 'nothing') and not hasattr(aio, 'nothing')"
+    )
+
+
 def test_threads_on_sqlite_need_neither_asyncio_nor_logging() -> None:
     used = imported_by(
         "import leasehold, tempfile, os\n"

@@ -9,10 +9,10 @@ import random
 import pytest
 
 from leasehold import Preset, connect
-from leasehold.policy import PRESETS, make_timing, pauses, preset
+from leasehold.policy import PRESETS, check_poll, make_timing, pauses, preset
 
 
-def test_defaults_of_the_contract() -> None:
+def test_default_timing() -> None:
     timing = make_timing(ttl=30)
     assert timing.renew_every == pytest.approx(10)
     assert timing.margin == pytest.approx(0.35)  # 1 % of ttl + 50 ms
@@ -102,11 +102,29 @@ def test_presets_can_be_redefined_and_are_checked() -> None:  # D4
     assert locks.lock("x", kind="node")._spec.timing[:3] == pytest.approx((60, 0.65, 36))
     assert locks.lock("x", kind="mine")._spec.timing.renew_every == pytest.approx(3)
     assert locks.lock("x")._spec.timing.ttl == 7
-    for wrong in ({"ttl": 10, "renew_every": 10}, {"ttl": 10, "heartbeat": 8}, {"renew_every": 1}, {"ttl": 1, "x": 1}):
+    for wrong in (
+        {"ttl": 10, "renew_every": 10},
+        {"ttl": 10, "heartbeat": 8},
+        {"renew_every": 1},
+        {"ttl": 1, "x": 1},
+        {"ttl": 10, "heartbeat": 1, "failure": 2},
+        {"ttl": 10, "renew_every": 5, "failure": 15},
+    ):
         with pytest.raises(ValueError, match=r"kinds\['mine'\]"):
             preset("mine", wrong)
     with pytest.raises(TypeError):
         preset("mine", 5)
+    with pytest.raises(TypeError, match="failure"):
+        preset("mine", {"ttl": 10, "failure": "9"})
+
+
+def test_a_preset_may_say_when_a_member_has_failed() -> None:  # D4
+    for heartbeat in (1, 0.1, 10 / 3, 1e-3):
+        given = {"ttl": 60, "renew_every": 36, "heartbeat": heartbeat, "failure": 3 * heartbeat}
+        assert preset("mine", given).failure == 3 * heartbeat
+    assert preset("mine", {"ttl": 60, "failure": 9}) == Preset(60, 36, 3)
+    with pytest.raises(ValueError, match=r"failure = 3·heartbeat = 30 s, got 40 s"):
+        connect("memory://", kinds={"mine": {"ttl": 60, "renew_every": 36, "heartbeat": 10, "failure": 40}})
 
 
 def test_connect_gives_defaults_that_a_lock_overrides() -> None:
@@ -119,3 +137,10 @@ def test_connect_gives_defaults_that_a_lock_overrides() -> None:
         connect("memory://", ttl=1, renew_every=2)
     with pytest.raises(TypeError, match="no option 'tll'"):
         connect("memory://", tll=1)
+
+
+def test_locks_of_the_same_timing_share_it() -> None:
+    """Ten thousand locks are to cost little: equal timings and pauses are one object."""
+    assert make_timing(ttl=30) is make_timing(ttl=30.0)
+    assert make_timing(ttl=30) is not make_timing(ttl=31)
+    assert check_poll((0.01, 0.8), "adaptive") is check_poll([0.01, 0.8], "adaptive")

@@ -30,7 +30,7 @@ class Server:
 
     kind: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    ready_within: ClassVar[float] = 30.0
+    ready_within: ClassVar[float] = 60.0
 
     def __init__(self, *, env: Mapping[str, str] | None = None) -> None:
         self.program = str(find.require(self.kind))
@@ -96,7 +96,7 @@ class Server:
             if code is not None or time.monotonic() > end:
                 self.kill()
                 how = f"is not ready after {self.ready_within:g} s" if code is None else f"ended with {code}"
-                raise DidNotStart(f"{self.kind} on port {self.port} {how}; {self._log_tail()}")
+                raise DidNotStart(f"{self.kind} on port {self.port} {how}; {self.log_tail()}")
             time.sleep(0.01)
 
     def stop(self) -> None:
@@ -144,7 +144,7 @@ class Server:
         code = group.wait(60)
         group.kill()
         if code != 0:
-            raise DidNotStart(f"{command[0]} ended with {code}; {self._log_tail()}")
+            raise DidNotStart(f"{command[0]} ended with {code}; {self.log_tail()}")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -167,5 +167,5 @@ class Server:
         variables = [f"{name}={value}" for name, value in {"TMPDIR": self.folder, **self.env}.items()]
         return Group([*self.before(), "env", *variables, *command], self.log)
 
-    def _log_tail(self) -> str:
+    def log_tail(self) -> str:
         return f"its log ends:\n{self.log.read_text(errors='replace')[-3000:]}"

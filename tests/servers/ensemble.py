@@ -43,7 +43,7 @@ class Ensemble:
         """Wait until the members work as one."""
         self.leader()
 
-    def leader(self, *, other_than: Server | None = None, within: float = 20.0) -> Server:
+    def leader(self, *, other_than: Server | None = None, within: float = 60.0) -> Server:
         """The member that leads, waited for; `other_than` one that was paused or killed."""
         found: list[Server] = []
 
@@ -51,7 +51,11 @@ class Ensemble:
             found[:] = [m for m in self.members if m is not other_than and self.leads(m)]
             return len(found) == 1
 
-        wait_until(seen, f"a leader of {self!r}", within)
+        try:
+            wait_until(seen, f"a leader of {self!r}", within)
+        except TimeoutError as error:
+            logs = "\n".join(f"{member!r}: {member.log_tail()}" for member in self.members)
+            raise TimeoutError(f"{error}\n{logs}") from None
         return found[0]
 
     def stop(self) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 from .base import NotReady, Server
 from .ensemble import Ensemble
+from .netns import Member, Networks
 from .wire import HOST
 
 
-def ask(port: int, path: str, body: dict[str, Any], timeout: float = 1.0) -> dict[str, Any]:
+def ask(port: int, path: str, body: dict[str, Any], timeout: float = 20.0, host: str = HOST) -> dict[str, Any]:
     """A call of the v3 API through its JSON gateway, such as `kv/range`."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=timeout)
+    connection = http.client.HTTPConnection(host, port, timeout=timeout)
     try:
         connection.request("POST", f"/v3/{path}", json.dumps(body))
         response = connection.getresponse()
@@ -32,17 +33,22 @@ def b64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-class Etcd(Server):
+class Etcd(Member):
     kind = "etcd"
 
-    def __init__(self) -> None:
+    def __init__(self, **options: object) -> None:
         super().__init__()
+        self.options = {name.replace("_", "-"): value for name, value in options.items()}
         self.peer_port = self.extra_port()
-        self.together: list[Etcd] = [self]
+        self.together = [self]
+
+    @property
+    def peer_url(self) -> str:
+        return f"http://{self.peer_host}:{self.peer_port}"
 
     def command(self) -> list[str]:
-        members = ",".join(f"{member.port}=http://{HOST}:{member.peer_port}" for member in self.together)
-        client, peer = f"http://{self.address}", f"http://{HOST}:{self.peer_port}"
+        members = ",".join(f"{member.port}={member.peer_url}" for member in self.together)
+        client, peer = f"http://{self.address}", self.peer_url
         options = {
             "name": self.port,
             "data-dir": self.data,
@@ -54,25 +60,27 @@ class Etcd(Server):
             "initial-cluster-token": self.together[0].port,
             "heartbeat-interval": 50,  # ms; half of what is usual, for an election in less than a second
             "election-timeout": 500,
+            **self.options,
         }
         # Its durability against power cuts is not what is tested, and it costs 10 ms for each write.
         return [self.program, "--unsafe-no-fsync", *(f"--{name}={value}" for name, value in options.items())]
 
     def ping(self, timeout: float) -> None:
-        ask(self.port, "kv/range", {"key": b64("ping")}, timeout)
+        ask(self.port, "kv/range", {"key": b64("ping")}, timeout, self.host)
 
 
 class EtcdCluster(Ensemble):
     members: list[Etcd]
 
-    def __init__(self, members: int = 3) -> None:
+    def __init__(self, members: int = 3, networks: Networks | None = None) -> None:
         self.members = [Etcd() for _ in range(members)]
         for member in self.members:
-            member.together = self.members
+            member.join(self.members, networks)
 
     def leads(self, member: Server) -> bool:
+        assert isinstance(member, Etcd)
         try:
-            status = ask(member.port, "maintenance/status", {})
+            status = ask(member.port, "maintenance/status", {}, 1.0, member.host)
         except (OSError, NotReady):
             return False
         return bool(status.get("leader") == status["header"]["member_id"])  # none during an election

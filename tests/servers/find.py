@@ -30,7 +30,8 @@ KINDS = {
     "redis": Kind(("redis-server",), "Redis server"),
     "valkey": Kind(("valkey-server",), "Valkey server"),
     "mongodb": Kind(("mongod",), "db version"),
-    "postgresql": Kind(("postgres", "initdb"), "PostgreSQL"),
+    "postgresql": Kind(("postgres", "initdb", "pg_basebackup"), "PostgreSQL"),
+    "pgbouncer": Kind(("pgbouncer",), "PgBouncer", optional=True),
     "mariadb": Kind(("mariadbd", "mariadb-install-db"), "MariaDB"),
     # Some distributions install MariaDB under this name too.
     "mysql": Kind(("mysqld",), r"^(?!.*MariaDB).*\bVer\b", optional=True),

@@ -12,7 +12,7 @@ REPLICA_SET = "r1"
 OP_MSG = 2013
 
 
-def ask(port: int, document: dict[str, Any], timeout: float = 1.0) -> bytes:
+def ask(port: int, document: dict[str, Any], timeout: float = 10.0) -> bytes:
     """Run one command, `$db` included, and return the raw reply; a reply that isn't `ok` is NotReady."""
     body = struct.pack("<ib", 0, 0) + _bson(document)
     with Wire(port, timeout) as wire:
@@ -83,10 +83,10 @@ class MongoReplicaSet(Ensemble):
             "members": [{"_id": i, "host": member.address} for i, member in enumerate(self.members)],
             "settings": {"electionTimeoutMillis": 2000, "heartbeatIntervalMillis": 500},
         }
-        ask(self.members[0].port, {"replSetInitiate": config, "$db": "admin"}, timeout=10)
+        ask(self.members[0].port, {"replSetInitiate": config, "$db": "admin"}, timeout=60)
 
     def leads(self, member: Server) -> bool:
         try:
-            return b"\x08isWritablePrimary\0\x01" in ask(member.port, {"hello": 1, "$db": "admin"})
+            return b"\x08isWritablePrimary\0\x01" in ask(member.port, {"hello": 1, "$db": "admin"}, 1.0)
         except (OSError, EOFError, NotReady):
             return False

@@ -13,7 +13,7 @@ CLIENT = 0x200 | 0x8000 | 0x80000
 UTF8MB4 = 45
 
 
-def query(port: int, sql: str, timeout: float = 1.0) -> str | None:
+def query(port: int, sql: str, timeout: float = 10.0) -> str | None:
     """Run one statement as root; the first column of the first row, if there is any."""
     with Wire(port, timeout) as wire:
         _receive(wire)  # the server's greeting

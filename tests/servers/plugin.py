@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from . import find
+from . import find, leaks
 from .base import Server
 from .ensemble import Ensemble
 from .etcd import Etcd
@@ -28,6 +28,12 @@ from .zookeeper import ZooKeeper
 
 T = TypeVar("T", bound=Server | Ensemble)
 CANT_BE_HAD = "OPTIONAL SERVER MISSING"
+
+
+@pytest.hookimpl(trylast=True)  # after pytest's own, which is asked for the rest
+def pytest_configure() -> None:
+    leaks.write_down_what_they_make()
+    leaks.overlook_them()
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,8 @@ def mongodb_replica_set() -> Iterator[MongoReplicaSet]:
 
 @pytest.fixture(scope="session")
 def redis_sentinels() -> Iterator[SentinelSetup]:
-    yield from shared(SentinelSetup)
+    """No test makes one of its servers fail: nobody takes over because the machine is busy."""
+    yield from shared(SentinelSetup, down_after=20.0)
 
 
 @pytest.fixture(scope="session")

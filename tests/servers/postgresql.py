@@ -13,7 +13,7 @@ from .wire import HOST, Wire
 ROOT = os.getuid() == 0
 
 
-def query(port: int, sql: str, timeout: float = 1.0) -> str | None:
+def query(port: int, sql: str, timeout: float = 10.0) -> str | None:
     """Run SQL as user and in database `postgres`; the first column of the last row, if there is any."""
     parameters = b"user\0postgres\0database\0postgres\0\0"
     text = sql.encode() + b"\0"
@@ -85,3 +85,20 @@ class PostgreSQL(Server):
         # for access(2), which PostgreSQL asks before it starts one of its own programs.
         rights = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--securebits=+no_setuid_fixup"]
         return [*who, *rights]
+
+
+class Standby(PostgreSQL):
+    """A streaming replica of a running server."""
+
+    def __init__(self, primary: PostgreSQL) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def prepare(self) -> None:
+        if ROOT:
+            for folder in (self.folder, self.data):
+                shutil.chown(folder, "nobody", "nogroup")
+        self.data.chmod(0o700)
+        copy = ("--checkpoint=fast", "--no-sync", "--write-recovery-conf")
+        source = (f"--host={HOST}", f"--port={self._primary.port}", "--username=postgres")
+        self.run(find.require(self.kind, "pg_basebackup"), f"--pgdata={self.data}", *copy, *source)

@@ -11,7 +11,7 @@ from pathlib import Path
 from . import reaper
 
 
-def wait_until(true: Callable[[], bool], what: str, within: float = 20.0) -> None:
+def wait_until(true: Callable[[], bool], what: str, within: float = 60.0) -> None:
     """Ask until the answer is yes; TimeoutError says what was waited for."""
     end = time.monotonic() + within
     while not true():

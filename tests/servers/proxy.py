@@ -31,6 +31,7 @@ class Proxy:
         self._resetting = False
         self._changed = asyncio.Event()  # replaced with each change of mode
         self._writers: set[asyncio.StreamWriter] = set()
+        self._unclosed: set[asyncio.StreamWriter] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=f"proxy-{self.port}", daemon=True)
@@ -102,7 +103,12 @@ class Proxy:
             await asyncio.sleep(0)
         for task in self._connections:
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        while self._connections:
+            for writer in self._unclosed:  # its other end may not take what is left: nobody waits for that
+                writer.transport.abort()
+            await asyncio.wait(self._connections, timeout=0.05)
+        for _ in range(3):
+            await asyncio.sleep(0)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._serve(reader, writer))
@@ -112,12 +118,14 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its first byte to its last."""
         ends = [writer]
+        self._unclosed.add(writer)
         try:
             if self._resetting:
                 _reset(writer)
                 return
             from_server, to_server = await asyncio.open_connection(HOST, self.target)
             ends.append(to_server)
+            self._unclosed.add(to_server)
             self._writers.update(ends)
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry("to_server", reader, to_server))
@@ -129,8 +137,10 @@ class Proxy:
             self._writers.difference_update(ends)
             for end in ends:
                 end.close()
+            for end in ends:  # it may be cancelled here
                 with contextlib.suppress(OSError):
                     await end.wait_closed()
+                self._unclosed.discard(end)
 
     async def _carry(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Bytes of one direction. Reading and writing are apart, so that a delay does not slow the stream."""

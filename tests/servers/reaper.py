@@ -7,6 +7,7 @@ session of its own, which is told of every process group and folder and acts whe
 This file is both: imported, it is the side of the tests; run as a program, it is the helper.
 """
 
+import atexit
 import os
 import select
 import shutil
@@ -36,9 +37,22 @@ def tell(word: str, what: object) -> None:
                 start_new_session=True,
             )
             _helper_of = os.getpid()
+            atexit.register(_dismiss, _helper, _helper_of)
         assert _helper.stdin is not None
         _helper.stdin.write(f"{word} {what}\n")
         _helper.stdin.flush()
+
+
+def _dismiss(helper: subprocess.Popen[str], of: int) -> None:
+    """The run ends in good order."""
+    if of != os.getpid():
+        return
+    assert helper.stdin is not None
+    helper.stdin.close()
+    try:
+        helper.wait(5.0)
+    except subprocess.TimeoutExpired:  # a forked child still has the other end: it ends with this process
+        pass
 
 
 def sweep_clock(process: int) -> None:

@@ -8,7 +8,7 @@ from .wire import HOST, Wire
 Reply = bytes | int | list["Reply"] | None
 
 
-def ask(port: int, *words: object, timeout: float = 1.0) -> Reply:
+def ask(port: int, *words: object, timeout: float = 10.0) -> Reply:
     """Send one command and return its reply; an error reply is NotReady."""
     parts = [str(word).encode() for word in words]
     with Wire(port, timeout) as wire:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from . import ports
+from . import leaks, ports
 from .base import DidNotStart
 from .mysql import MySQL
 from .plugin import Given, given_or_shared, start
 from .postgresql import PostgreSQL
 from .process import wait_until
 from .redis import Redis
+from .wire import HOST
 
 pytestmark = pytest.mark.server
 
@@ -140,3 +142,25 @@ def test_the_script_knows_its_servers() -> None:
     ran = install("oracle")
     assert ran.returncode == 2
     assert "Not a server: oracle" in ran.stderr
+
+
+@pytest.mark.parametrize("server_is", ["there", "gone"])
+@pytest.mark.parametrize("whose", ["ours", "pymongo.pool"])
+def test_an_unclosed_socket_is_an_error_unless_it_is_the_drivers(
+    whose: str, server_is: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", found.append)
+    leaks.overlook_them()
+    caller: dict[str, Any] = {"__name__": whose, "socket": socket}
+    exec("def connect(address): return socket.create_connection(address)", caller)
+    with socket.create_server((HOST, 0)) as server:
+        left = caller["connect"](server.getsockname())
+        if server_is == "gone":
+            with server.accept()[0] as other_end:
+                other_end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # resets
+            with pytest.raises(ConnectionResetError):
+                left.recv(1)
+        own = id(left)  # which stays its own: what is found is kept
+        del left
+    assert len([each for each in found if id(each.object) == own]) == (whose == "ours")

@@ -1,5 +1,7 @@
 """Each mode of the proxy, before a real server, on connections that were open already and on new ones."""
 
+import contextlib
+import gc
 import select
 import socket
 import time
@@ -12,6 +14,7 @@ from . import redis
 from .process import wait_until
 from .proxy import Proxy
 from .redis import Redis
+from .wire import HOST
 
 pytestmark = pytest.mark.server
 
@@ -55,13 +58,17 @@ def test_delay_is_added_in_each_direction(proxy: Proxy, client: socket.socket) -
     began = time.monotonic()
     client.sendall(b"PING\r\n")
     assert client.recv(100) == b"+PONG\r\n"
-    assert 0.4 <= time.monotonic() - began < 5
+    assert 0.4 <= time.monotonic() - began < 10
 
     proxy.all_well()
-    began = time.monotonic()
-    client.sendall(b"PING\r\n")
-    assert client.recv(100) == b"+PONG\r\n"
-    assert time.monotonic() - began < 0.4
+
+    def at_once() -> bool:
+        began = time.monotonic()
+        client.sendall(b"PING\r\n")
+        assert client.recv(100) == b"+PONG\r\n"
+        return time.monotonic() - began < 0.4
+
+    wait_until(at_once, "an answer without the delay")  # the machine may be slow for a while, the proxy is not
 
 
 def test_a_blackhole_keeps_everything_back_until_it_is_gone(server: Redis, proxy: Proxy, client: socket.socket) -> None:
@@ -142,3 +149,23 @@ def test_a_closed_proxy_ends_its_connections(server: Redis) -> None:
         assert client.recv(100) == b""
     with pytest.raises(ConnectionRefusedError):
         redis.ask(proxy.port, "PING")
+
+
+@pytest.mark.parametrize("filled", [1, 200])
+def test_a_connection_that_is_about_to_end_leaves_no_socket(filled: int) -> None:
+    """One end has closed, the other does not read: the proxy still has something to get rid of when it is closed, in
+    the kernel or, filled time and again, of its own."""
+    with socket.create_server((HOST, 0)) as server:
+        proxy = Proxy(server.getsockname()[1]).start()
+        client = socket.create_connection((HOST, proxy.port))
+        accepted, _ = server.accept()
+        client.setblocking(False)
+        for _ in range(filled):
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    client.send(bytes(65536))
+            time.sleep(0.001)
+        client.close()
+        proxy.close()
+        accepted.close()
+    gc.collect()  # a socket that was left open is an error of this test

@@ -49,7 +49,7 @@ def redis_read(port: int) -> str | None:
 def mongodb_write(port: int, value: str) -> None:
     journaled = {"w": 1, "j": True}  # else it may be written up to 100 ms later
     documents = [{"_id": value}]
-    mongodb.ask(port, {"insert": "kept", "documents": documents, "writeConcern": journaled, "$db": "test"}, 5)
+    mongodb.ask(port, {"insert": "kept", "documents": documents, "writeConcern": journaled, "$db": "test"}, 30)
 
 
 def mongodb_read(port: int) -> str | None:
@@ -67,7 +67,7 @@ def postgresql_read(port: int) -> str | None:
 
 
 def mysql_write(port: int, value: str) -> None:
-    mysql.query(port, f"CREATE TABLE leasehold.kept AS SELECT '{value}' AS value", timeout=5)
+    mysql.query(port, f"CREATE TABLE leasehold.kept AS SELECT '{value}' AS value", timeout=30)
 
 
 def mysql_read(port: int) -> str | None:
@@ -114,7 +114,7 @@ def read(case: Case, server: Server) -> object:
 @every_kind
 def test_a_paused_server_is_silent_until_it_is_resumed(case: Case, start_server: StartServer) -> None:
     server = start_server(case.make)
-    assert server.answers()
+    assert server.answers(timeout=10)
     assert server.port < 32768
     assert f":{server.port}" in server.url
 
@@ -135,7 +135,7 @@ def test_a_killed_server_comes_back_with_its_data(case: Case, start_server: Star
 
     server.kill()
     with pytest.raises(ConnectionRefusedError):
-        server.ping(timeout=1)
+        server.ping(timeout=10)
 
     server.start()
     assert server.port == port
@@ -159,7 +159,7 @@ def test_redis_without_append_only_forgets(start_server: StartServer) -> None:
 def test_the_shared_fixture_answers(kind: str, request: pytest.FixtureRequest) -> None:
     server = request.getfixturevalue(f"{kind}_server")
     assert server.kind == kind
-    assert isinstance(server, Given) or server.answers()
+    assert isinstance(server, Given) or server.answers(timeout=10)
 
 
 SHARED: dict[str, Server | Given] = {}
@@ -184,7 +184,8 @@ def test_another_member_leads_when_the_leader_is_killed(
 
     first.start()
     assert ensemble.leader() in ensemble.members  # one leader, not two
-    assert all(member.answers() for member in ensemble.members)
+    # A member that follows may lose its leader once more, and does not answer until it has found the next.
+    wait_until(lambda: all(member.answers(timeout=10) for member in ensemble.members), "all members to answer")
 
 
 def test_a_replica_set_of_one_has_a_primary(mongodb_replica_set: MongoReplicaSet) -> None:
@@ -192,12 +193,26 @@ def test_a_replica_set_of_one_has_a_primary(mongodb_replica_set: MongoReplicaSet
 
 
 def test_a_redis_cluster_serves_only_while_it_is_whole(start_server: StartServer) -> None:
-    cluster = start_server(RedisCluster)
+    cluster = start_server(RedisCluster, silence=1.0)
     first, second, third = (member.port for member in cluster.members)
+
+    def answer(port: int, *words: str) -> object:
+        """Of a cluster that is whole: one of it may have been silent for want of a processor."""
+        replies: list[object] = []
+
+        def answered() -> bool:
+            try:
+                replies.append(redis.ask(port, *words))
+            except NotReady as refused:
+                replies.append(str(refused))
+            return "CLUSTERDOWN" not in str(replies[-1])
+
+        wait_until(answered, "the cluster to serve")
+        return replies[-1]
+
     # `foo` is in slot 12182, the last third; `b` in 3300, the first.
-    redis.ask(third, "SET", "foo", "1")
-    with pytest.raises(NotReady, match=rf"MOVED 12182 127.0.0.1:{third}"):
-        redis.ask(first, "GET", "foo")
+    assert answer(third, "SET", "foo", "1") == b"OK"
+    assert answer(first, "GET", "foo") == f"MOVED 12182 127.0.0.1:{third}"
 
     cluster.members[1].kill()
 
@@ -212,7 +227,7 @@ def test_a_redis_cluster_serves_only_while_it_is_whole(start_server: StartServer
     cluster.members[1].start()
     cluster.settle()
     assert second == cluster.members[1].port
-    assert redis.ask(third, "GET", "foo") == b"1"
+    assert answer(third, "GET", "foo") == b"1"
 
 
 def mongodb_time(port: int) -> float:
@@ -240,4 +255,4 @@ def test_the_clock_of_a_server_can_be_stepped_while_it_runs(
 
     for offset in (0.0, 300.0, -300.0):
         clock.step(offset)
-        wait_until(partial(stepped, offset), f"the clock to be {offset} s ahead", within=5)
+        wait_until(partial(stepped, offset), f"the clock to be {offset} s ahead")

@@ -9,8 +9,8 @@ HOST = "127.0.0.1"
 class Wire:
     """No single wait is longer than `timeout`; a connection that ends too early is EOFError."""
 
-    def __init__(self, port: int, timeout: float) -> None:
-        self._socket = socket.create_connection((HOST, port), timeout)
+    def __init__(self, port: int, timeout: float, host: str = HOST) -> None:
+        self._socket = socket.create_connection((host, port), timeout)
         self._stream = self._socket.makefile("rb")
 
     def send(self, data: bytes) -> None:

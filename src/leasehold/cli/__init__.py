@@ -60,12 +60,22 @@ def _carry_out(options: Options) -> tuple[str, int]:
         from .. import __version__
 
         return f"leasehold {__version__}\n", 0
-    if options.command == "run":
+    if options.command in ("run", "once"):
         if not hasattr(os, "fork"):
-            raise UsageError("run needs a system with process groups and signals, such as Linux or macOS")
+            raise UsageError(
+                f"{options.command} needs a system with process groups and signals, such as Linux or macOS"
+            )
         from .run import run
 
         return "", run(options)
+    if options.command in ("doctor", "init"):
+        from .admin import admin
+
+        return admin(options)
+    if options.command == "bench":
+        from .bench import bench
+
+        return bench(options)
     from .look import look
 
     return look(options)

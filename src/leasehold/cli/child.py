@@ -45,13 +45,18 @@ class Child:
     def __init__(self, path: str, line: list[str]) -> None:
         wait, self._pipe = os.pipe()
         parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                os.close(self._pipe)
-                _become(path, line, wait, parent)
-            finally:
-                os._exit(NOT_EXECUTABLE)
+        # A SIGINT that comes before the child has run would be Python's, which forgets in a child what has come so far.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                try:
+                    os.close(self._pipe)
+                    _become(path, line, wait, parent, mask)
+                finally:
+                    os._exit(NOT_EXECUTABLE)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(wait)
         _set_group(self.pid)  # here too, so that the group is there whoever comes first
         self.started = False
@@ -123,13 +128,15 @@ class Child:
         Here nothing is renewed meanwhile. COMMAND is not continued before the caller has looked at the lease.
         """
         self.take_terminal()
-        before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        # What continues us must not be passed on: COMMAND is continued once, or that undoes a Ctrl-Z that came since.
+        before = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGTSTP, signal.SIGCONT)}
         # (This does nothing where there is no shell to continue us.)
         if self.on_terminal:
             os.killpg(os.getpgrp(), signal.SIGTSTP)  # with the rest of a pipeline, which Ctrl-Z has not reached
         else:
             os.kill(os.getpid(), signal.SIGTSTP)
-        signal.signal(signal.SIGTSTP, before)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
     def _owns_terminal(self, group: int) -> bool:
         try:
@@ -152,12 +159,13 @@ def _set_group(pid: int) -> None:
         pass  # it has done so itself, or is gone
 
 
-def _become(path: str, line: list[str], wait: int, parent: int) -> NoReturn:
-    """In the child: wait for the word to start, then be COMMAND."""
+def _become(path: str, line: list[str], wait: int, parent: int, mask: set[int]) -> NoReturn:
+    """In the child: wait for the word to start, then be COMMAND. ``mask`` are the signals that are to be blocked."""
     for each in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         # What Python has changed for itself. A signal that our caller ignores stays ignored, as under nohup.
         if each != signal.SIGINT or signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     _set_group(0)
     _die_with(parent)
     message = b""

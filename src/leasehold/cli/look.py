@@ -34,9 +34,10 @@ def look(options: Options) -> Answer:
 
 
 def _ls(locks: Locks, options: Options) -> Answer:
+    checked(checks.prefix, options.name)
     leases = list(locks.leases(options.name))
     if options.json:
-        return _json([lease.as_dict() for lease in leases]), 0
+        return as_json([lease.as_dict() for lease in leases]), 0
     if not leases:
         say("nothing is held" + (f" of which the name starts with {options.name!r}" if options.name else ""))
         return "", 0
@@ -52,7 +53,7 @@ def _ls(locks: Locks, options: Options) -> Answer:
 def _show(locks: Locks, options: Options) -> Answer:
     lease = locks.inspect(options.name)
     if options.json:
-        return _json(lease and lease.as_dict()), 0 if lease else NOBODY
+        return as_json(lease and lease.as_dict()), 0 if lease else NOBODY
     if lease is None:
         say(f"nobody holds {options.name!r}")
         return "", NOBODY
@@ -77,7 +78,7 @@ def _break(locks: Locks, options: Options) -> Answer:
     broken = locks.break_lease(options.name, options.force)
     if options.json:
         answer = {"name": options.name, "broken": broken, "force": options.force}
-        return _json({**answer, "holder": lease and lease.as_dict()}), 0 if broken else NOBODY
+        return as_json({**answer, "holder": lease and lease.as_dict()}), 0 if broken else NOBODY
     if not broken:
         say(f"nobody holds {options.name!r}")
         return "", NOBODY
@@ -95,7 +96,7 @@ def _what_next(lease: LeaseInfo | None, force: bool) -> str:
 def _stats(locks: Locks, options: Options) -> Answer:
     metrics = locks.metrics()
     if options.json:
-        return _json(metrics._asdict()), 0
+        return as_json(metrics._asdict()), 0
     return table(_figures(metrics)), 0
 
 
@@ -139,5 +140,6 @@ def width(text: str) -> int:
     return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def _json(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """For programs."""
     return json.dumps(value, indent=2) + "\n"

@@ -36,7 +36,16 @@ class Options:
         """Of the lease; for ``ls`` the beginning of names."""
         self.json = False
         self.force = False
-        # Those of ``run``.
+        # Those of ``init``.
+        self.print_sql = False
+        self.from_legacy = False
+        self.legacy: list[str] = []
+        self.dry_run = False
+        # Those of ``bench``.
+        self.seconds = 2.0
+        self.processes = 4
+        self.leases = 100
+        # Those of ``run`` and ``once``.
         self.line: list[str] = []
         self.owner: str | None = None
         self.ttl = 30.0
@@ -46,6 +55,9 @@ class Options:
         self.kill_after: float | None = None
         self.on_busy_exit = BUSY
         self.on_unavailable = "fail"
+        # Those of ``once``.
+        self.work_version = "1"
+        self.retries = 0
 
 
 def shown(word: str) -> str:
@@ -56,6 +68,14 @@ def shown(word: str) -> str:
 
 def text(word: str) -> str:
     return word
+
+
+def names(word: str) -> list[str]:
+    """Several, with commas."""
+    found = [name for name in word.split(",") if name]
+    if not found:
+        raise ValueError("there is no name")
+    return found
 
 
 def duration(word: str) -> float:
@@ -78,9 +98,27 @@ def ttl(word: str) -> float:
     return seconds
 
 
+def processes(word: str) -> int:
+    if not (word.isascii() and word.isdigit() and 2 <= int(word) <= 256):
+        raise ValueError(f"{shown(word)} is no number of processes; use 2 to 256")
+    return int(word)
+
+
+def leases(word: str) -> int:
+    if not (word.isascii() and word.isdigit() and 1 <= int(word) <= 100_000):
+        raise ValueError(f"{shown(word)} is no number of leases; use 1 to 100000")
+    return int(word)
+
+
 def exit_code(word: str) -> int:
     if not (word.isascii() and word.isdigit() and int(word) <= 255):
         raise ValueError(f"{shown(word)} is no exit code; use 0 to 255")
+    return int(word)
+
+
+def count(word: str) -> int:
+    if not (word.isascii() and word.isdigit()):
+        raise ValueError(f"{shown(word)} is no number of times; use 0 or more")
     return int(word)
 
 
@@ -98,26 +136,45 @@ _EVERYWHERE: Known = {
 }
 _BEFORE: Known = {**_EVERYWHERE, "--version": ("version", None)}
 _LOOK: Known = {**_EVERYWHERE, "--json": ("json", None)}
+_HOLD: Known = {
+    **_EVERYWHERE,
+    "--owner": ("owner", text),
+    "--ttl": ("ttl", ttl),
+    "--timeout": ("timeout", duration),
+    "--no-wait": ("no_wait", None),
+    "--kill-after": ("kill_after", duration),
+    "--on-busy-exit": ("on_busy_exit", exit_code),
+}
 _OF: Mapping[str, Known] = {
     "run": {
-        **_EVERYWHERE,
-        "--owner": ("owner", text),
-        "--ttl": ("ttl", ttl),
-        "--timeout": ("timeout", duration),
-        "--no-wait": ("no_wait", None),
+        **_HOLD,
         "--min-hold": ("min_hold", duration),
-        "--kill-after": ("kill_after", duration),
-        "--on-busy-exit": ("on_busy_exit", exit_code),
         "--on-unavailable": ("on_unavailable", when_unavailable),
     },
+    "once": {**_HOLD, "--version": ("work_version", text), "--retries": ("retries", count)},
     "ls": _LOOK,
     "show": _LOOK,
     "break": {**_LOOK, "--force": ("force", None)},
     "stats": _LOOK,
+    "doctor": _LOOK,
+    "init": {
+        **_LOOK,
+        "--print-sql": ("print_sql", None),
+        "--from-legacy": ("from_legacy", None),
+        "--legacy-collection": ("legacy", names),
+        "--dry-run": ("dry_run", None),
+    },
+    "bench": {
+        **_LOOK,
+        "--seconds": ("seconds", ttl),
+        "--processes": ("processes", processes),
+        "--leases": ("leases", leases),
+    },
 }
 COMMANDS = tuple(_OF)
-_NAMES = {"run": (1, 1), "ls": (0, 1), "show": (1, 1), "break": (1, 1), "stats": (0, 0)}
-"""How many plain words a command takes, least and most; ``run`` has COMMAND after that."""
+_HOLDING = ("run", "once")
+_NAMES = {"run": (1, 1), "once": (1, 1), "ls": (0, 1), "show": (1, 1), "break": (1, 1)}
+"""How many plain words a command takes, least and most; ``run`` and ``once`` have COMMAND after that."""
 
 
 def parse(words: list[str]) -> Options:
@@ -134,7 +191,7 @@ def parse(words: list[str]) -> Options:
             if word not in _OF:
                 raise UsageError(f"there is no command {shown(word)}{_meant(word, _OF)}")
             options.command, known = word, _OF[word]
-        elif plain and options.command == "run":
+        elif plain and options.command in _HOLDING:
             # NAME is known, so here COMMAND starts, with or without "--". From here on every word is its own.
             options.line = words if word == "--" else [word, *words]
             break
@@ -171,13 +228,13 @@ def _set(options: Options, known: Known, word: str, rest: list[str]) -> None:
 def _check(options: Options, plain: list[str]) -> None:
     if not options.command:
         raise UsageError(f"which command? There are {', '.join(_OF)}")
-    least, most = _NAMES[options.command]
+    least, most = _NAMES.get(options.command, (0, 0))
     if len(plain) < least:
         raise UsageError("NAME is missing: which lease?")
     if len(plain) > most:
         raise UsageError(f"{shown(plain[most])} is one word too many")
     options.name = plain[0] if plain else ""
-    if options.command == "run":
+    if options.command in _HOLDING:
         if not options.line:
             raise UsageError("COMMAND is missing: what is to be run while the lease is held?")
         if options.no_wait and options.timeout is not None:

@@ -1,4 +1,4 @@
-"""``leasehold run``: hold a lease while COMMAND runs."""
+"""``leasehold run``: hold a lease while COMMAND runs. ``leasehold once``: the same, for a COMMAND that is done once."""
 
 from __future__ import annotations
 
@@ -78,9 +78,20 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
     signals = Signals()
     locks = open_store(options)
     try:
+        work = None
+        if options.command == "once":
+            from .once import Work
+
+            work = Work(options, locks)
+            if (code := work.settled()) is not None:
+                return code
         lease = _acquire(options, locks, renew_every, signals)
         if isinstance(lease, int):
             return lease
+        if work is not None and (code := work.settled()) is not None:  # another has done it while we waited
+            assert lease is not None
+            _release(lease, None, 0)
+            return code
         environment: dict[str, str | None] = dict.fromkeys(_VARIABLES)
         if lease is not None:
             environment = dict(zip(_VARIABLES, (lease.name, str(lease.token), lease.owner), strict=True))
@@ -93,6 +104,8 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         guardian.dismiss()
         child.take_terminal()
         assert child.status is not None
+        if work is not None and lease is not None and reason is None and not work.record(lease, child.status):
+            reason = "it was lost before the outcome was recorded"
         return child.status if lease is None else _release(lease, reason, child.status)
     finally:
         leave(locks)
@@ -104,7 +117,14 @@ def _acquire(options: Options, locks: Locks, renew_every: float, signals: Signal
     from ..errors import AcquireCancelled, AcquireTimeout, StoreUnavailable
     from .store import checked
 
-    lock = checked(locks.lock, options.name, ttl=options.ttl, renew_every=renew_every, min_hold=options.min_hold)
+    lock = checked(
+        locks.lock,
+        options.name,
+        ttl=options.ttl,
+        renew_every=renew_every,
+        min_hold=options.min_hold,
+        kind="once" if options.command == "once" else "lock",
+    )
     try:
         lease = lock.acquire(0.0 if options.no_wait else options.timeout, cancel=signals)
     except AcquireCancelled:

@@ -35,12 +35,19 @@ def checked(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         raise UsageError(str(error)) from error
 
 
+def no_namespace(options: Options, why: str) -> None:
+    """Refuse an option that would have no effect."""
+    if options.namespace:
+        raise UsageError(f"{options.command} takes no --namespace: {why}")
+
+
 def leave(locks: Locks) -> None:
     """The process is about to end: take along what would outlast it."""
     core = locks._core
     if not hasattr(core.driver, "leave"):
         locks.close()
     elif not core.unsettled:  # else the store still has something of ours, and must see by our traces that we are dead
+        core.closed, core.finished = "the command ends", True  # or the keeper would close what is left as it is
         core.driver.leave()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import signal
+from contextlib import nullcontext
 
 from .. import clock
 from ..typed import TYPE_CHECKING
@@ -37,7 +38,7 @@ class Watch:
         if lease is not None:
             lease.on_lost(lambda lease: self._signals.ring())
         while True:
-            resumed = self._stopped_with(self._child.look())
+            resumed = self._stopped_with(self._child.look(), lease)
             pause = None
             if lease is not None:
                 now, deadline = clock.now(), lease._deadline
@@ -60,14 +61,16 @@ class Watch:
                 self._child.signal(signal.SIGCONT)
             self._sleep(pause)
 
-    def _stopped_with(self, stop: int | None) -> bool:
+    def _stopped_with(self, stop: int | None, lease: Lease | None) -> bool:
         """Follow COMMAND when the terminal has stopped it. True when we were stopped, and have been continued."""
         if stop not in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
             return False  # somebody has stopped COMMAND alone: go on holding the lease for it
         if not (self._child.on_terminal or self._suspended):
             return False
         self._suspended = False
-        self._child.stop_with_it()
+        driver = None if lease is None else lease._core.driver
+        with getattr(driver, "at_rest", nullcontext)():  # stopped in a write it might hold up everybody
+            self._child.stop_with_it()
         return True
 
     def _stop(self, kill_at: float) -> None:

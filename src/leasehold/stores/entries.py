@@ -6,10 +6,11 @@ one read; else it starts over. A swap that fails means that another's succeeded,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ..entry import Entry
-from ..protocol import GONE, Ask, Busy, Grant, Holding, Renewal, Reply, Steps, T
+from ..errors import StoreUnavailable
+from ..protocol import GONE, Ask, Busy, Grant, Holding, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
 from ..typed import Any, NamedTuple
 
 TIDY_BATCHES = 20
@@ -21,7 +22,8 @@ class Row(NamedTuple):
     name: str
     version: int
     token: int
-    state: str
+    state: Any
+    """As :meth:`leasehold.entry.Entry.load` takes it."""
     now: int
     wall: int
     session: str
@@ -46,6 +48,12 @@ class Swap(NamedTuple):
     state: str
 
 
+class SwapAll(NamedTuple):
+    """All of these swaps or none, in one step. Answered with the new versions, or nothing."""
+
+    swaps: Sequence[Swap]
+
+
 class Ring(NamedTuple):
     """Wake an attempt of a session. Answered with False only when that session is known to be dead."""
 
@@ -67,6 +75,20 @@ class Page(NamedTuple):
     most: int
 
 
+class ReadNote(NamedTuple):
+    """Answered with the text beside the name, or None."""
+
+    name: str
+
+
+class WriteNote(NamedTuple):
+    """Keep the text beside the name if the row's version is still this one, and raise that. Answered with whether."""
+
+    name: str
+    version: int
+    text: str | None
+
+
 class Tidy(NamedTuple):
     """Remove some records that have long been free. Answered with whether there are more."""
 
@@ -75,15 +97,24 @@ class EntryStore:
     """See :class:`leasehold.protocol.Store`, which says what each operation means."""
 
     fair = True
+    lacks: Mapping[str, str] = {}
 
     def __init__(self, scheme: str) -> None:
         self.scheme = scheme
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
+        while True:
+            row, entry, reply = yield from self._asked(ask)
+            version = yield from self._store(row, entry)
+            if version:
+                return _with_hint(reply, entry, version) if isinstance(reply, Grant) else reply
+
+    def _asked(self, ask: Ask) -> Steps[tuple[Row, Entry, Reply]]:
+        """What an ask comes to, as the row stands: nothing is stored yet."""
         dead: set[str] = set()
         while True:
             row: Row = yield Read(ask.name)
-            entry = Entry.load(ask.name, row.token, row.state)
+            entry = _entry(row)
             buried = entry.bury(dead, row.now, row.wall) if dead else None
             reply = entry.acquire(ask, row.session, row.now, row.wall)
             if isinstance(reply, Busy):
@@ -91,17 +122,12 @@ class EntryStore:
                 if newly - dead:
                     dead |= newly
                     continue
-            version = yield from self._store(row, entry)
-            if not version:
-                continue
-            if isinstance(reply, Grant):
-                taken_from = buried.seen(ask.name, row.now, 0) if buried else reply.taken_from
-                alone = len(entry.holders) == 1 and not entry.queue and not ask.rest and reply.token == entry.token
-                return Grant(reply.token, version if alone else None, taken_from)
-            return reply
+            if isinstance(reply, Grant) and buried:
+                reply = reply._replace(taken_from=buried.seen(ask.name, row.now, 0))
+            return row, entry, reply
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str]]:
-        outcomes = []
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+        outcomes: list[str | StoreUnavailable] = []
         for each in batch:
 
             def change(entry: Entry, row: Row, each: Renewal = each) -> str:
@@ -140,6 +166,18 @@ class EntryStore:
         row: Row = yield Read(name)
         return [seen for seen in _entry(row).seen(row.now) if seen.expires_in > 0]
 
+    def read_note(self, name: str) -> Steps[str | None]:
+        text: str | None = yield ReadNote(name)
+        return text
+
+    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
+        while True:
+            row: Row = yield Read(name)
+            if not _entry(row).holds(attempt, token, row.now):
+                return False
+            if (yield WriteNote(name, row.version, text)):
+                return True
+
     def tidy(self) -> Steps[None]:
         for _ in range(TIDY_BATCHES):
             if not (yield Tidy()):
@@ -164,13 +202,16 @@ class EntryStore:
             version = yield Swap(row.name, row.version, entry.token, state)
             if not version:
                 return 0
+        yield from self._ring(entry)
+        return version or 1
+
+    def _ring(self, entry: Entry) -> Steps[None]:
         dead = set()
         for session, attempt in entry.rings:
             if session not in dead and not (yield Ring(session, attempt)):
                 dead.add(session)
         if dead:  # granted to the dead: pass it on
-            yield from self._change(row.name, lambda e, r: e.bury(dead, r.now, r.wall), None)
-        return version or 1
+            yield from self._change(entry.name, lambda e, r: e.bury(dead, r.now, r.wall), None)
 
     def _dead(self, sessions: Sequence[str]) -> Steps[set[str]]:
         dead = set()
@@ -178,6 +219,33 @@ class EntryStore:
             if not (yield Alive(session)):
                 dead.add(session)
         return dead
+
+
+class JointEntryStore(EntryStore):
+    """For drivers that can swap several rows in one step."""
+
+    def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
+        while True:
+            swaps, entries, grants = [], [], []
+            for place, ask in enumerate(asks):
+                row, entry, reply = yield from self._asked(ask)
+                if isinstance(reply, (Busy, Mismatch)):
+                    return Refusal(place, reply)
+                assert isinstance(reply, Grant)
+                swaps.append(Swap(ask.name, row.version, entry.token, entry.dump()))
+                entries.append(entry)
+                grants.append(reply)
+            versions: Sequence[int] = yield SwapAll(swaps)
+            if versions:
+                for entry in entries:
+                    yield from self._ring(entry)
+                return [_with_hint(*each) for each in zip(grants, entries, versions, strict=True)]
+
+
+def _with_hint(grant: Grant, entry: Entry, version: int) -> Grant:
+    """The grant, with the row's version if a release can go by that: when nobody else is there, and no min_hold."""
+    alone = len(entry.holders) == 1 and not entry.queue and grant.token == entry.token and not entry.holders[0].rest
+    return grant._replace(hint=version if alone else None)
 
 
 def _entry(row: Row) -> Entry:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import bisect
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from .. import clock
 from ..protocol import Busy, Opened, Steps, T, refuse_options, run_steps
 from ..typed import Any
-from .entries import Alive, EntryStore, Page, Read, Ring, Row, Swap, Tidy
+from .entries import Alive, JointEntryStore, Page, Read, ReadNote, Ring, Row, Swap, SwapAll, Tidy, WriteNote
 
 
 class Table:
-    """The rows of one ``memory://name``: (namespace, name) → (version, token, state)."""
+    """The rows of one ``memory://name``: (namespace, name) → (version, token, state). Tests give it other clocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_us: Callable[[], int] = clock.now_us, wall_us: Callable[[], int] = clock.wall_us) -> None:
+        self.now_us = now_us
+        self.wall_us = wall_us
         self.rows: dict[tuple[str, str], tuple[int, int, str]] = {}
+        self.notes: dict[tuple[str, str], str] = {}
         self.drivers: WeakValueDictionary[str, _MemoryDriver] = WeakValueDictionary()
         self.mutex = threading.Lock()
 
@@ -34,7 +37,8 @@ _tables: dict[str, Table] = {}
 
 def open_url(url: str, namespace: str) -> Opened:
     table = _tables.setdefault(refuse_options(url).strip("/"), Table())
-    return Opened(EntryStore("memory"), lambda: MemoryThreads(table, namespace), lambda: MemoryTasks(table, namespace))
+    store = JointEntryStore("memory")
+    return Opened(store, lambda: MemoryThreads(table, namespace), lambda: MemoryTasks(table, namespace))
 
 
 def _forked() -> None:
@@ -66,13 +70,10 @@ class _MemoryDriver:
         match request:
             case Read(name):
                 return self._row(name)
-            case Swap(name, version, token, state):
-                key = (self._namespace, name)
-                with self._table.mutex:
-                    if self._table.rows.get(key, (0,))[0] != version:
-                        return 0
-                    self._table.rows[key] = (version + 1, token, state)
-                return version + 1
+            case Swap():
+                return next(iter(self._swap_all([request])), 0)
+            case SwapAll(swaps):
+                return self._swap_all(swaps)
             case Ring(session, attempt):
                 driver = self._table.drivers.get(session)
                 if driver is not None:
@@ -85,13 +86,38 @@ class _MemoryDriver:
                     names = sorted(name for space, name in self._table.rows if space == self._namespace)
                 names = names[bisect.bisect_right(names, after) :]
                 return [self._row(name) for name in names if name.startswith(prefix)][:count]
+            case ReadNote(name):
+                return self._table.notes.get((self._namespace, name))
+            case WriteNote(name, version, text):
+                return self._write_note((self._namespace, name), version, text)
             case Tidy():
                 return False
         raise TypeError(request)
 
+    def _swap_all(self, swaps: Sequence[Swap]) -> Sequence[int]:
+        with self._table.mutex:
+            keys = [(self._namespace, swap.name) for swap in swaps]
+            if any(self._table.rows.get(key, (0,))[0] != swap.version for key, swap in zip(keys, swaps, strict=True)):
+                return ()
+            for key, swap in zip(keys, swaps, strict=True):
+                self._table.rows[key] = (swap.version + 1, swap.token, swap.state)
+        return [swap.version + 1 for swap in swaps]
+
+    def _write_note(self, key: tuple[str, str], version: int, text: str | None) -> bool:
+        with self._table.mutex:
+            found = self._table.rows.get(key)
+            if found is None or found[0] != version:
+                return False
+            self._table.rows[key] = (version + 1, *found[1:])
+            if text is None:
+                self._table.notes.pop(key, None)
+            else:
+                self._table.notes[key] = text
+        return True
+
     def _row(self, name: str) -> Row:
         version, token, state = self._table.rows.get((self._namespace, name), (0, 0, ""))
-        return Row(name, version, token, state, clock.now_us(), clock.wall_us(), self._session)
+        return Row(name, version, token, state, self._table.now_us(), self._table.wall_us(), self._session)
 
 
 class MemoryThreads(_MemoryDriver):

@@ -1,4 +1,4 @@
-"""What proves that a store keeps the contract, for leasehold's own stores and for yours.
+"""What shows that a store keeps every promise, for leasehold's own stores and for yours.
 
 ``leasehold.testing.conformance`` is the suite; it needs pytest, the rest does not. ``docs/testing-a-store.md`` says how
 to run it against a store.

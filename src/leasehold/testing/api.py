@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..errors import AcquireCancelled
+from ..lease import current
 
 PATIENCE = 30.0
 """How long a test waits for anything that must happen: a guard against hanging, not a measure."""
@@ -38,6 +39,27 @@ class Job:
         return self.future.exception(timeout)
 
 
+class Work:
+    """What is to be done once: it notes under which tokens it was begun, and goes on until it may end."""
+
+    def __init__(self, result: Any = None, ended: bool = False) -> None:
+        self.tokens: list[int] = []
+        self.result = result
+        self.may_end = threading.Event()
+        if ended:
+            self.may_end.set()
+
+    def begin(self) -> Any:
+        lease = current()
+        self.tokens.append(lease.token)
+        return lease
+
+    def end(self) -> Any:
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
+
+
 class Threads:
     """leasehold for threads."""
 
@@ -49,6 +71,10 @@ class Threads:
 
     def collect(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         return list(function(*args))
+
+    def gather(self, function: Callable[..., Any], into: list[Any]) -> Job:
+        """Collect what an iterator yields into a list, by itself, until it ends."""
+        return self._start(lambda job: into.extend(function()), lambda: None)
 
     def acquire(self, lock: Any, timeout: float | None) -> Job:
         cancel = threading.Event()
@@ -65,6 +91,28 @@ class Threads:
                     time.sleep(0.01)
 
         return self._start(body, lambda: None)
+
+    def working(self, work: Work) -> Callable[[], Any]:
+        """The work as a function for ``once``."""
+
+        def function() -> Any:
+            lease = work.begin()
+            while not work.may_end.is_set() and lease.valid:
+                time.sleep(0.01)
+            return work.end()
+
+        return function
+
+    def lead(self, election: Any, elected: Callable[[Any], Any]) -> Job:
+        """Stand for election; as the leader call ``elected(term)``; if that returns None, lead until told to stop."""
+
+        def callback(term: Any) -> Any:
+            result = elected(term)
+            if result is None:
+                term.stopping.wait()
+            return result
+
+        return self._start(lambda job: election.run(callback), lambda: None)
 
     def wait_lost(self, lease: Any, timeout: float) -> bool:
         return bool(lease.lost.wait(timeout))
@@ -112,6 +160,13 @@ class Tasks:
         found: list[Any] = self._start(work).result()
         return found
 
+    def gather(self, function: Callable[..., Any], into: list[Any]) -> Job:
+        async def work(job: Job) -> None:
+            async for each in function():
+                into.append(each)  # noqa: PERF401  (one by one: others look)
+
+        return self._start(work)
+
     def acquire(self, lock: Any, timeout: float | None) -> Job:
         async def work(job: Job) -> Any:
             return await lock.acquire(timeout)
@@ -130,6 +185,27 @@ class Tasks:
                 job.lease = lease
                 while not ended(lease):  # noqa: ASYNC110  (it is asked of another thread)
                     await asyncio.sleep(0.01)
+
+        return self._start(work)
+
+    def working(self, work: Work) -> Callable[[], Any]:
+        async def function() -> Any:
+            work.begin()
+            while not work.may_end.is_set():  # noqa: ASYNC110  (it is told by another thread)
+                await asyncio.sleep(0.01)
+            return work.end()
+
+        return function
+
+    def lead(self, election: Any, elected: Callable[[Any], Any]) -> Job:
+        async def callback(term: Any) -> Any:
+            result = elected(term)
+            if result is None:
+                await asyncio.Event().wait()  # until cancelled
+            return result
+
+        async def work(job: Job) -> Any:
+            return await election.run(callback)
 
         return self._start(work)
 
@@ -169,7 +245,8 @@ class Tasks:
         tasks: list[asyncio.Task[None]] = []
 
         def cancel() -> None:
-            self.loop.call_soon_threadsafe(tasks[0].cancel)
+            # Two turns later: the task has been made by then, and has begun, so that its end is seen.
+            self.loop.call_soon_threadsafe(lambda: self.loop.call_soon(tasks[0].cancel))
 
         async def run() -> None:
             try:

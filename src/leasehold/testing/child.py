@@ -14,10 +14,14 @@ import signal
 import sys
 import threading
 import time
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+from .. import clock
+from ..lease import current
 from .api import make_api
-from .counter import count
+from .counter import Fenced, count
 from .forking import Outliving, fork_and_use
 from .handles import Lease, Locks, Waiter
 from .store import open_locks
@@ -59,8 +63,78 @@ class Child:
             "owner": lease.owner,
         }
 
+    def offer(self, name: str) -> str:
+        return self._leases[name].transfer()
+
+    def accept(self, text: str) -> dict[str, Any]:
+        lease = self._locks.accept(text)
+        self._leases[lease.name] = lease
+        return self.state(lease.name)
+
+    def stop(self) -> None:
+        """Stop, but not while the keeper is at the store: in a write to an embedded one it would hold up everybody."""
+        core = self._locks.real._core
+        while core.soonest < float("inf"):  # with what was taken
+            time.sleep(0.001)
+        with getattr(core.driver, "at_rest", nullcontext)():
+            signal.raise_signal(signal.SIGSTOP)
+
     def release(self, name: str) -> bool:
         return self._leases[name].release()
+
+    def work(self, name: str, path: str, gate: str, **options: Any) -> dict[str, Any]:
+        """Raise a fenced counter, once, when a file ``gate`` has come into being; the outcome.
+
+        Who is in the middle of it is in a file beside the gate."""
+        resource = Fenced(path)
+
+        def work() -> Any:
+            lease = current()
+            value = resource.read()["value"]
+            with Path(f"{gate}-begun").open("a") as begun:
+                begun.write(f"{os.getpid()}\n")
+            while not Path(gate).exists() and lease.valid:
+                time.sleep(0.005)
+            return [value, resource.write(value + 1, lease.token, lease.owner)]
+
+        async def work_in_thread() -> Any:
+            return await asyncio.to_thread(work)
+
+        function = work if self._api.side == "threads" else work_in_thread
+        outcome: dict[str, Any] = self._locks.once(name, **options).run(function).as_dict()
+        return outcome
+
+    def stand(self, name: str, log: str | None = None, **options: Any) -> None:
+        """Stand for election, and lead until told to stop; note in a file when it believed to lead, and as which."""
+        self._election = self._locks.election(name, **options)
+        self._election.start()
+        if log is not None:
+            threading.Thread(target=self._log_terms, args=(log,), daemon=True).start()
+
+    def _log_terms(self, path: str) -> None:
+        with Path(path).open("a", buffering=1) as file:
+            while True:
+                now = clock.now()  # before it asks: whoever trusts its lease later has trusted it now
+                for term in self._election.terms[-1:]:
+                    if term.lease.valid:
+                        file.write(f"{term.token} {now!r}\n")
+                time.sleep(0.005)
+
+    def partition(self, on: bool) -> None:
+        """Lose whatever is sent to the store, or no longer."""
+        faults = self._locks.faults()
+        if on:
+            faults.lose_request("*", noticed_after=0.2)
+        else:
+            faults.mend()
+
+    def terms(self) -> list[dict[str, Any]]:
+        """Of each term that it has had: its token, and whether it leads now."""
+        return [{"token": term.token, "leads": term.valid} for term in self._election.terms]
+
+    def join(self, name: str, data: Any, **options: Any) -> int:
+        self._group = self._locks.group(name, **options)
+        return int(self._group.join(data).token)
 
     def count(self, **options: Any) -> list[dict[str, Any]]:
         return count(self._locks, **options)
@@ -74,15 +148,18 @@ class Child:
     def outlived(self) -> str:
         return self._outliving.end()
 
-    def interrupt(self, name: str, after: float) -> str:
-        """Wait for ``name`` in the main thread until Ctrl-C, which comes ``after`` so many seconds."""
+    def interrupt(self, name: str) -> str:
+        """Wait for ``name`` in the main thread until Ctrl-C. There is an answer before that: when it may come."""
 
-        def press() -> None:
-            time.sleep(after)
-            os.kill(os.getpid(), signal.SIGINT)
-
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background have it ignored
         locks = self._open()
-        threading.Thread(target=press, daemon=True).start()
+
+        def say() -> None:
+            while not locks._core.asking:
+                time.sleep(0.005)
+            print(json.dumps({"answer": "asking"}), flush=True)
+
+        threading.Thread(target=say, daemon=True).start()
         try:
             if self._api.side == "threads":
                 locks.lock(name).acquire()

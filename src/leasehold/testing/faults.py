@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import StoreUnavailable
-from ..protocol import Ask, Busy, Holding, Renewal, Reply, Steps, Store, T, TaskDriver, ThreadDriver
+from ..protocol import Ask, Busy, Holding, Renewal, Reply, Steps, Store, T, TaskDriver, ThreadDriver, Together
 
 SLICE = 0.05
 QUICK = 0.02
@@ -42,6 +42,8 @@ class Faults:
         self._mutex = threading.Lock()
         self._mended = threading.Event()
         self._cuts: dict[str, int] = {}
+        self._under_way = 0
+        self._settled = threading.Condition(self._mutex)
         self.calls: Counter[str] = Counter()
         self.latency = 0.0
         """What every call takes on top of the store's own time, half of it on the way there."""
@@ -67,9 +69,17 @@ class Faults:
             self._cuts[operation] = after
 
     def die(self) -> None:
-        """As if the process was gone: nothing reaches the store, no ring arrives, until ``mend``."""
+        """As if the process was gone: nothing reaches the store, no ring arrives, until ``mend``.
+
+        Not in the middle of a call: a waiter that is about to be answered could still become the holder."""
         self.deaf = True
         self._set("*", Fault(QUICK, sent=False), float("inf"))
+        self.settle()
+
+    def settle(self) -> None:
+        """Until no call is under way that a rule which was just made does not know."""
+        with self._settled:
+            self._settled.wait_for(lambda: not self._under_way, timeout=5.0)
 
     def mend(self) -> None:
         """All is well again; calls that hang fail now."""
@@ -117,6 +127,7 @@ class Faults:
     def take(self, operation: str) -> Fault | None:
         """What happens to this call."""
         with self._mutex:
+            self._under_way += 1
             self.calls[operation] += 1
             key = operation if operation in self._rules else "*"
             fault, times = self._rules.get(key, (None, 0.0))
@@ -127,10 +138,19 @@ class Faults:
                     self._rules[key] = (fault, times - 1)
             return fault
 
+    def done(self) -> None:
+        """A call that was taken has ended."""
+        with self._settled:
+            self._under_way -= 1
+            self._settled.notify_all()
+
 
 def install(locks: Any) -> Faults:
     """Put faults between a ``Locks``, of either side, and its store."""
-    core = locks._core
+    return install_into(locks._core)
+
+
+def install_into(core: Any) -> Faults:
     if isinstance(core.store, Named):
         found: Faults = core.driver.faults
         return found
@@ -148,11 +168,16 @@ class Named:
         self.faults = faults
         self.scheme = inner.scheme
         self.fair = inner.fair
+        self.lacks = inner.lacks
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         return (yield from self.faults.cut_off("acquire", self.inner.acquire(ask)))
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str]]:
+    def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
+        steps = getattr(self.inner, "acquire_all", None)
+        return None if steps is None else (yield from self.faults.cut_off("acquire_all", steps(asks)))
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
         return (yield from self.faults.cut_off("renew", self.inner.renew(batch)))
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
@@ -169,6 +194,12 @@ class Named:
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         return (yield from self.faults.cut_off("inspect", self.inner.inspect(name)))
+
+    def read_note(self, name: str) -> Steps[str | None]:
+        return (yield from self.faults.cut_off("read_note", self.inner.read_note(name)))
+
+    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
+        return (yield from self.faults.cut_off("write_note", self.inner.write_note(name, attempt, token, text)))
 
     def tidy(self) -> Steps[None]:
         return (yield from self.faults.cut_off("tidy", self.inner.tidy()))
@@ -209,12 +240,15 @@ class FaultyThreads(_Faulty):
 
     def run(self, steps: Steps[T], limit: float) -> T:
         fault, pause, failure = self._parts(steps, limit)
-        if pause:
-            self.faults.hang(pause)
-        if not fault.sent or pause >= limit:
-            steps.close()
-            raise failure()
-        result = self.inner.run(steps, limit - pause)
+        try:
+            if pause:
+                self.faults.hang(pause)
+            if not fault.sent or pause >= limit:
+                steps.close()
+                raise failure()
+            result = self.inner.run(steps, limit - pause)
+        finally:
+            self.faults.done()
         if fault.after:
             self.faults.hang(min(fault.after, max(0.0, limit - pause)))
         if not fault.answered or pause + fault.after >= limit:
@@ -233,12 +267,15 @@ class FaultyTasks(_Faulty):
 
     async def run(self, steps: Steps[T], limit: float) -> T:
         fault, pause, failure = self._parts(steps, limit)
-        if pause:
-            await self.faults.hang_task(pause)
-        if not fault.sent or pause >= limit:
-            steps.close()
-            raise failure()
-        result = await self.inner.run(steps, limit - pause)
+        try:
+            if pause:
+                await self.faults.hang_task(pause)
+            if not fault.sent or pause >= limit:
+                steps.close()
+                raise failure()
+            result = await self.inner.run(steps, limit - pause)
+        finally:
+            self.faults.done()
         if fault.after:
             await self.faults.hang_task(min(fault.after, max(0.0, limit - pause)))
         if not fault.answered or pause + fault.after >= limit:

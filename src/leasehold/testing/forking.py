@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from .api import PATIENCE
 from .handles import Locks
 
 
@@ -33,7 +34,7 @@ def fork_and_use(locks: Locks, name: str, other: str, ttl: float) -> dict[str, A
 
         async def look(call: Callable[..., Awaitable[Any]]) -> dict[str, Any]:
             seen = {"valid": lease.valid, "lost": lease.lost_reason, "released": await call(lease.real.release)}
-            mine = await call(locks.real.lock(other, ttl=ttl).acquire, 5)
+            mine = await call(locks.real.lock(other, ttl=ttl).acquire, PATIENCE)
             await call(mine.renew)
             seen |= {"used": await call(mine.release), "owner": locks.owner}
             await call(locks.real.close)
@@ -65,7 +66,7 @@ class Outliving:
             async def live(call: Callable[..., Awaitable[Any]]) -> None:
                 leases = []
                 for name in (first, second):
-                    leases.append(await call(locks.real.lock(name, ttl=30).acquire, 5))
+                    leases.append(await call(locks.real.lock(name, ttl=30).acquire, PATIENCE))
                     os.write(told[1], b"+")
                     os.read(self._go[0], 1)
                 for lease in leases:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .. import clock
+from ..errors import AcquireTimeout, StoreUnavailable
+from ..policy import FIRST_TERM
 from ..protocol import SECOND, Ask, Steps
 from .api import PATIENCE, Api, Job
 from .faults import Faults, install
@@ -14,11 +18,36 @@ from .faults import Faults, install
 def eventually(true: Callable[[], Any], within: float = PATIENCE, what: str = "") -> Any:
     """Look until it is so; an assertion error when it isn't in time."""
     ends = time.monotonic() + within
-    while not (found := true()):
-        if time.monotonic() >= ends:
+    while True:
+        last = time.monotonic() >= ends  # before it looks: a look that takes long is not the last one
+        if found := true():
+            return found
+        if last:
             raise AssertionError(f"not so within {within:g} s: {what or true}")
         time.sleep(0.005)
-    return found
+
+
+def in_time(act: Callable[[], float], bound: float, tries: int = 5) -> None:
+    """``act`` says how long it took, which is ``bound`` at most; of a machine that stands still for a while now and
+    then, the best of a few tries."""
+    took = [act()]
+    while min(took) > bound:
+        assert len(took) < tries, f"longer than {bound:g} s each time: {took}"
+        took.append(act())
+
+
+def times_out(wait: Callable[[], Any], tries: int = 5) -> AcquireTimeout:
+    """``wait`` ends with AcquireTimeout, which is returned; of a machine that stands still for as long as the last call
+    may take, with StoreUnavailable now and then."""
+    for _ in range(tries):
+        try:
+            wait()
+        except AcquireTimeout as error:
+            return error
+        except StoreUnavailable:
+            continue
+        raise AssertionError("it did not time out")
+    raise AssertionError(f"the store has not answered in time, {tries} times")
 
 
 class Lease:
@@ -37,8 +66,26 @@ class Lease:
     def renew(self, ttl: float | None = None) -> None:
         self.api.call(self.real.renew, ttl)
 
+    def transfer(self) -> str:
+        return str(self.api.call(self.real.transfer))
+
+    def downgrade(self) -> Lease:
+        return Lease(self.api, self.api.call(self.real.downgrade))
+
     def wait_lost(self, timeout: float = PATIENCE) -> bool:
         return self.api.wait_lost(self.real, timeout)
+
+    def has_whole_term(self) -> bool:
+        """Wait until it has more than the first term that another's release may have granted; False when that ran out
+        before, on a machine that stood still."""
+        eventually(lambda: self.real.remaining > FIRST_TERM or self.ran_out(), what="it is had for its whole ttl")
+        return not self.ran_out()
+
+    def ran_out(self) -> bool:
+        """Whether its last term is over by the clock: who stood still for so long has lost it, and by no fault.
+
+        One that another's release has granted begins with a first term, which is short, whatever its ttl."""
+        return bool(clock.now() >= self.real._deadline)
 
 
 class Lock:
@@ -88,6 +135,97 @@ class Waiter:
         self.job.cancel()
 
 
+class Election:
+    """A candidate. ``terms`` are those that it has had."""
+
+    def __init__(self, api: Api, real: Any) -> None:
+        self.api = api
+        self.real = real
+        self.terms: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it leads, and its callback has been called."""
+        return bool(self.terms and self.terms[-1].valid and self.real.is_leader)
+
+    def start(self, elected: Callable[[Any], Any] = lambda term: None) -> Job:
+        """Stand, by itself, and lead until told to stop, unless ``elected(term)`` returns something."""
+
+        def begin(term: Any) -> Any:
+            self.terms.append(term)
+            return elected(term)
+
+        return self.api.lead(self.real, begin)
+
+    def leader(self) -> Any:
+        return self.api.call(self.real.leader)
+
+    def observe(self, into: list[Any]) -> Job:
+        return self.api.gather(self.real.observe, into)
+
+    def resign(self) -> None:
+        self.api.call(self.real.resign)
+
+    def stop(self) -> None:
+        self.api.call(self.real.stop)
+
+
+class Once:
+    """Work that is done once."""
+
+    def __init__(self, api: Api, real: Any) -> None:
+        self.api = api
+        self.real = real
+
+    def run(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
+        return self.api.call(self.real.run, function, timeout)
+
+    def start(self, function: Callable[[], Any]) -> Job:
+        """Run, by itself; ``function`` waits without holding up the loop when it returns a future of this handle."""
+        return self.api.start(self.real.run, function)
+
+    def outcome(self) -> Any:
+        return self.api.call(self.real.outcome)
+
+    def forget(self, every_version: bool = False) -> bool:
+        return bool(self.api.call(self.real.forget, every_version))
+
+
+class Group:
+    """Members of one name. ``seen`` is what the callbacks were told."""
+
+    def __init__(self, api: Api, real: Any) -> None:
+        self.api = api
+        self.real = real
+        self.seen: list[tuple[str, str]] = []
+
+    def join(self, data: Any = None) -> Lease:
+        return Lease(self.api, self.api.call(self.real.join, data))
+
+    def leave(self) -> None:
+        self.api.call(self.real.leave)
+
+    def members(self) -> Any:
+        return self.api.call(self.real.members)
+
+    def owner_of(self, key: str) -> Any:
+        return self.api.call(self.real.owner_of, key)
+
+    def leases_of(self, member: Any) -> list[Any]:
+        found: list[Any] = self.api.call(self.real.leases_of, member)
+        return found
+
+    def watch(self) -> None:
+        for what in ("joined", "left", "failed"):
+            self.api.call(getattr(self.real, f"on_{what}"), functools.partial(self._note, what))
+
+    def _note(self, what: str, member: Any) -> None:
+        self.seen.append((what, member.owner))
+
+
 class Locks:
     """Leases of one namespace."""
 
@@ -101,6 +239,30 @@ class Locks:
 
     def lock(self, name: str, **options: Any) -> Lock:
         return Lock(self.api, self.api.call(self.real.lock, name, **options))
+
+    def once(self, name: str, **options: Any) -> Once:
+        return Once(self.api, self.api.call(self.real.once, name, **options))
+
+    def election(self, name: str, **options: Any) -> Election:
+        return Election(self.api, self.api.call(self.real.election, name, **options))
+
+    def group(self, name: str, **options: Any) -> Group:
+        return Group(self.api, self.api.call(self.real.group, name, **options))
+
+    def semaphore(self, name: str, limit: int, **options: Any) -> Lock:
+        return Lock(self.api, self.api.call(self.real.semaphore, name, limit=limit, **options))
+
+    def reader(self, name: str, **options: Any) -> Lock:
+        return Lock(self.api, self.api.call(lambda: self.real.rwlock(name).read(**options)))
+
+    def writer(self, name: str, **options: Any) -> Lock:
+        return Lock(self.api, self.api.call(lambda: self.real.rwlock(name).write(**options)))
+
+    def all_of(self, *names: str, **options: Any) -> Lock:
+        return Lock(self.api, self.api.call(self.real.all_of, *names, **options))
+
+    def accept(self, text: str, **options: Any) -> Lease:
+        return Lease(self.api, self.api.call(self.real.accept, text, **options))
 
     def inspect(self, name: str) -> Any:
         return self.api.call(self.real.inspect, name)
@@ -116,6 +278,14 @@ class Locks:
 
     def on_event(self, callback: Callable[[Any], object]) -> None:
         self.real.on_event(callback)
+
+    def drain(self, grace: float) -> list[str]:
+        found: list[str] = self.api.call(self.real.drain, grace)
+        return found
+
+    def start_drain(self, grace: float) -> Job:
+        """Begin to drain, by itself."""
+        return self.api.start(self.real.drain, grace)
 
     def close(self) -> None:
         self.api.call(self.real.close)
@@ -139,7 +309,7 @@ class Locks:
     def store(self) -> Any:
         return self.real._core.store
 
-    def run(self, steps: Steps[Any], limit: float = 5.0) -> Any:
+    def run(self, steps: Steps[Any], limit: float = PATIENCE) -> Any:
         """Run one operation of the store with its driver."""
         return self.api.call(self.real._core.driver.run, steps, limit)
 

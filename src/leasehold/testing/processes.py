@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import signal
 import subprocess
@@ -38,6 +39,10 @@ class Process:
         self._reader.start()
         self.killed = self.forgetful = False
         self._ready = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def do(self, command: str, **arguments: Any) -> Any:
         """Have a command done and return its answer. Raises ChildFailed."""
@@ -75,10 +80,13 @@ class Process:
         self.do("forget_to_close")
 
     def pause(self) -> None:
-        self._process.send_signal(signal.SIGSTOP)
+        """Have it stop while it holds, and return when it has."""
+        self.send("stop")
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
+        self.answer()
 
     def close(self) -> None:
         """Let it end as programs end; if it doesn't, kill it."""
@@ -86,7 +94,7 @@ class Process:
         assert self._process.stdout is not None
         try:
             self._process.stdin.close()
-            self._process.wait(5)
+            self._process.wait(PATIENCE)
         except (OSError, subprocess.TimeoutExpired):
             self.kill()
         self._reader.join(PATIENCE)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import uuid
+from collections.abc import Callable, Collection
 from typing import Any
 
 from .api import PATIENCE, Api, Tasks, make_api
@@ -20,7 +22,9 @@ from .store import Held, StoreUnderTest
 
 KEPT = "leasehold-timer"
 """The one thread of leasehold that a process keeps."""
-SETTLED = 3.0
+UNSEEN = 0.2
+"""How long one who waits in no queue has to begin waiting."""
+SETTLED = 10.0
 """How long after everything is closed something may still be on its way out."""
 
 
@@ -35,6 +39,7 @@ class Scene:
         """For what must *stay* held: a loaded machine that stalls for half a second does not lose it."""
         self.probe.names(self.namespace)  # whatever it needs is open now, and not counted later
         self._files = _open_files()
+        self._threads = set(our_threads())
         self._leftovers = set(store.leftovers() if store.leftovers else ())
         self.api: Api = make_api(side)
         self._locks: list[Locks] = []
@@ -91,7 +96,18 @@ class Scene:
         eventually(lambda: not self.held(name) and not self.waiters(name), within, f"{name} is free")
 
     def until_waiting(self, name: str, count: int = 1, within: float = PATIENCE) -> None:
+        """Until so many wait for the name. Without a queue nobody can see that: they have time to begin with it."""
+        if not self.store.fair:
+            time.sleep(UNSEEN)
+            return
         eventually(lambda: self.waiters(name) == count, within, f"{count} wait for {name}")
+
+    def until_others_wait(self, name: str) -> None:
+        """Until somebody waits for the name; where the store has no queue, for as long as it takes to begin."""
+        if self.store.fair:
+            self.until_waiting(name)
+        else:
+            time.sleep(0.3)
 
     # The end.
 
@@ -106,26 +122,33 @@ class Scene:
         self._locks.clear()
 
     def check(self) -> None:
-        """Nothing is left over: PROOF 7."""
-        eventually(lambda: not self._in_use(), SETTLED, "nothing is held or queued")
+        """Nothing is left over (rule "left over" of docs/design/13-proof.md)."""
+        _all_gone(self._in_use, "held or queued")
         assert not self._complaints, "the event loop complained"
         gc.collect()
-        eventually(lambda: not _our_threads(), SETTLED, "no thread is left")
+        _all_gone(lambda: set(our_threads()) - self._threads, "threads")
         if self.store.count_files:
-            eventually(lambda: not _open_files() - self._files, SETTLED, "no file descriptor is left")
+            _all_gone(lambda: _open_files() - self._files, "file descriptors")
         if self.store.leftovers is not None and not any(
             process.killed or process.forgetful for process in self._processes
         ):
-            assert set(self.store.leftovers()) <= self._leftovers, "something of a closed Locks is left"
+            leftovers = self.store.leftovers
+            _all_gone(lambda: set(leftovers()) - self._leftovers, "of a closed Locks")
 
     def _in_use(self) -> list[str]:
         names = self.probe.names(self.namespace)
         return [name for name in names if self.held(name) or self.waiters(name)]
 
 
-def _our_threads() -> list[str]:
-    names = [thread.name for thread in threading.enumerate()]
-    return [name for name in names if name.startswith("leasehold") and name != KEPT]
+def _all_gone(left: Callable[[], Collection[object]], what: str) -> None:
+    ends = time.monotonic() + SETTLED
+    while found := left():
+        assert time.monotonic() < ends, f"left after {SETTLED:g} s, {what}: {found}"
+        time.sleep(0.005)
+
+
+def our_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("leasehold") and thread.name != KEPT]
 
 
 def _open_files() -> set[tuple[int, str]]:

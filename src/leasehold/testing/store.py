@@ -40,7 +40,7 @@ class Probe(Protocol):
 
 @dataclass(frozen=True)
 class StoreUnderTest:
-    """A store, and what it says that it can do. The defaults are what the contract asks for."""
+    """A store, and what it says that it can do. The defaults are what the promises ask for."""
 
     name: str
     url: str
@@ -58,11 +58,17 @@ class StoreUnderTest:
     """Whether a release reaches a waiter without a poll."""
     fair: bool = True
     """Whether waiters are served in order."""
+    joint: bool = False
+    """Whether it takes several names in one step: see :class:`leasehold.protocol.JointStore`."""
+    lacks: Sequence[str] = ()
+    """What it says itself that it lacks: see :class:`leasehold.protocol.Store`."""
 
     ttl: float = 0.6
     """The ttl that most tests take. Their length grows with it."""
     slack: float = 0.5
-    """What the store may be late by, beyond the contract's own bounds, on a loaded machine."""
+    """What the store may be late by, beyond the bounds of the promises, on a loaded machine."""
+    late: float = 0.0
+    """How much longer than asked for the store may keep what has run out: its leases may be of whole seconds."""
     rounds: int = 1000
     """How many acquires in a row the test of rising tokens makes."""
     latency: float = 0.0

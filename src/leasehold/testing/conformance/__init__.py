@@ -4,8 +4,9 @@ In a test module of yours, with a fixture ``store`` that returns a :class:`lease
 
     from leasehold.testing.conformance import *
 
-Each test runs with threads and with asyncio. Its docstring names what it shows: a promise of the contract, a property
-of PROOF (S1, L4 …) or a line of the source documents (A1, E2 …).
+Each test runs with threads and with asyncio. Its docstring names what it shows: a promise (1 to 6) of
+docs/guarantees.md, a property (S1 to S5, L1 to L6) of docs/design/13-proof.md, a behaviour (A1 to E10) of
+docs/design/00-behaviours.md, or what docs/reference.md says of a call.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from importlib import import_module
 import pytest
 
 _MODULES = (
-    *("acquire", "ambiguity", "breaking", "cancelling", "closing", "deadline", "death", "giving_up", "listing", "loss"),
-    *("names", "operations", "permits", "queue", "release", "renewal", "sharing", "tokens"),
+    *("acquire", "ambiguity", "breaking", "cancelling", "closing", "deadline", "death", "draining"),
+    *("elections", "giving_up", "groups", "heirs", "kinds", "listing", "loss", "names", "notes", "onces"),
+    *("operations", "permits", "queue", "release", "renewal", "sharing", "stopping", "together", "tokens"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{each}" for each in _MODULES))
 

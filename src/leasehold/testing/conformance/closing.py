@@ -7,11 +7,12 @@ import time
 import pytest
 
 from ...errors import LeaseLost, ShuttingDown
+from ..handles import eventually, in_time
 from ..scene import Scene
 
 
 def test_close_marks_as_lost_and_gives_back(scene: Scene) -> None:
-    """Contract, connecting: close() marks what is still held as lost and gives it back."""
+    """Reference, connect: close() marks what is still held as lost and gives it back."""
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
     names = [scene.name() for _ in range(5)]
     leases = [locks.lock(name).acquire() for name in names]
@@ -28,7 +29,7 @@ def test_close_marks_as_lost_and_gives_back(scene: Scene) -> None:
 
 
 def test_a_closed_locks_refuses(scene: Scene) -> None:
-    """Contract, errors: ShuttingDown; closing again is harmless."""
+    """Reference, errors: ShuttingDown; closing again is harmless."""
     locks = scene.connect()
     lock = locks.lock(scene.name())
     lock.acquire().release()
@@ -44,29 +45,60 @@ def test_a_closed_locks_refuses(scene: Scene) -> None:
 
 
 def test_closing_what_was_never_used(scene: Scene) -> None:
-    """Contract, connecting: connect does no I/O, so there is nothing to close."""
+    """Reference, connect: connect does no I/O, so there is nothing to close."""
     scene.connect().close()
 
 
 def test_close_ends_a_waiting_acquire(scene: Scene) -> None:
-    """Contract, connecting and promise 4: whoever waits gets ShuttingDown, and is not in the queue any more."""
-    locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
+    """Reference, connect; promise 4: whoever waits gets ShuttingDown, and is not in the queue any more."""
+    locks = scene.connect(ttl=30)
     name = scene.name()
     lease = locks.lock(name).acquire()
-    waiter = other.lock(name).start()
-    scene.until_waiting(name)
-    begun = time.monotonic()
-    other.close()
-    assert isinstance(waiter.error(), ShuttingDown)
-    assert time.monotonic() - begun < 3
-    assert scene.waiters(name) == 0
+
+    def close() -> float:
+        other = scene.connect(ttl=30)
+        waiter = other.lock(name).start()
+        scene.until_waiting(name)
+        begun = time.monotonic()
+        other.close()
+        assert isinstance(waiter.error(), ShuttingDown)
+        took = time.monotonic() - begun
+        assert scene.waiters(name) == 0
+        return took
+
+    in_time(close, 3)
     assert lease.valid
     assert lease.release()
     assert not scene.held(name)
 
 
+def test_close_while_a_grant_is_on_its_way(scene: Scene) -> None:
+    """Promise 4: whoever was just being answered gets ShuttingDown, and nothing stays held."""
+    locks, faults = scene.faulty(ttl=30)
+    name = scene.name()
+    faults.delay_answer(0.5, "acquire")
+    asking = locks.lock(name).start()
+    scene.until_held(name)
+    locks.close()
+    assert isinstance(asking.error(), ShuttingDown)
+    assert not scene.held(name)
+
+
+def test_close_waits_for_a_release_that_is_under_way(scene: Scene) -> None:
+    """Promise 4: what its holder was just giving back is given back."""
+    locks, faults = scene.faulty(ttl=30)
+    name = scene.name()
+    lease = locks.lock(name).acquire()
+    faults.delay_request(0.5, "release")
+    releasing = scene.api.start(lease.real.release)
+    eventually(lambda: faults.calls["release"])
+    locks.close()
+    assert releasing.result() is True
+    assert not scene.held(name)
+
+
 def test_closing_while_the_store_is_away_ends(scene: Scene) -> None:
-    """Contract, connecting: close() ends also when the store does not answer; the leases run out by themselves."""
+    """Reference, connect: close() ends also when the store does not answer; the leases run out by themselves."""
     locks, faults = scene.faulty()
     lease = locks.lock(scene.name()).acquire()
     faults.lose_request("*", noticed_after=0.2)
@@ -78,11 +110,12 @@ def test_closing_while_the_store_is_away_ends(scene: Scene) -> None:
 
 
 def test_one_closes_the_other_goes_on(scene: Scene) -> None:
-    """Contract, connecting: only what is ours is stopped."""
+    """Reference, connect: only what is ours is stopped."""
     locks, other = scene.connect(), scene.connect()
-    lease = other.lock(scene.name(), ttl=scene.steady).acquire()
+    lease = other.lock(scene.name(), ttl=30, renew_every=0.1, max_renew_failures=100).acquire()
     locks.lock(scene.name()).acquire()
     locks.close()
-    time.sleep(1.2 * scene.steady)
+    before = other.metrics().renewals
+    eventually(lambda: other.metrics().renewals >= before + 5, what="it is renewed as before")
     assert lease.valid, lease.lost_reason
     assert lease.release()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 
 import pytest
 
-from ..handles import eventually
+from ..api import PATIENCE
+from ..handles import eventually, in_time
 from ..scene import Scene
 from .fixtures import needs
 
@@ -14,21 +17,27 @@ from .fixtures import needs
 @needs("shared")
 @pytest.mark.slow
 def test_a_killed_holder_is_replaced(scene: Scene) -> None:
-    """Promise 5, L1; seeds A3, C2: SIGKILL; the waiter has it within ttl + 1 s, and tokens rise."""
+    """Promise 5, L1; A3, C2: SIGKILL; the waiter has it within ttl + 1 s, and tokens rise."""
     locks = scene.connect(ttl=30)
-    name = scene.name()
-    holder = scene.process()
-    held = holder.do("acquire", name=name, ttl=scene.steady)
-    waiter = locks.lock(name).start()
-    scene.until_waiting(name)
-    time.sleep(1.2 * scene.steady)
-    assert not waiter.done(), "its holder lives and renews"
-    begun = time.monotonic()
-    holder.kill()
-    taken = waiter.lease()
-    assert time.monotonic() - begun <= scene.steady + 1 + scene.store.slack
-    assert taken.token > held["token"]
-    assert taken.release()
+
+    def kill() -> float:
+        name = scene.name()
+        holder = scene.process()
+        held = holder.do("acquire", name=name, ttl=scene.steady)
+        waiter = locks.lock(name).start()
+        eventually(lambda: scene.waiters(name) or waiter.done() or not scene.store.fair)
+        time.sleep(1.2 * scene.steady)
+        early = waiter.done()
+        assert not early or not holder.do("state", name=name)["valid"], "its holder lives and renews"
+        begun = time.monotonic()
+        holder.kill()
+        taken = waiter.lease()
+        took = time.monotonic() - begun
+        assert taken.token > held["token"]
+        assert taken.release()
+        return float("inf") if early else took  # it stood still, and lost its lease before it was killed
+
+    in_time(kill, scene.steady + 1 + scene.store.slack)
 
 
 @needs("shared")
@@ -36,19 +45,24 @@ def test_a_killed_holder_is_replaced(scene: Scene) -> None:
 def test_a_killed_waiter_holds_up_nobody(scene: Scene) -> None:
     """Promise 5, L2: a waiter that was killed costs those behind it 1 s at most."""
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
-    name = scene.name()
-    lease = locks.lock(name).acquire()
-    dead = scene.process()
-    dead.do("begin", name=name, ttl=30)
-    scene.until_waiting(name)
-    waiter = other.lock(name).start()
-    scene.until_waiting(name, 2)
-    dead.kill()
-    begun = time.monotonic()
-    lease.release()
-    taken = waiter.lease()
-    assert time.monotonic() - begun <= 1 + scene.store.slack
-    assert taken.release()
+
+    def kill() -> float:
+        name = scene.name()
+        lease = locks.lock(name).acquire()
+        dead = scene.process()
+        dead.do("begin", name=name, ttl=30)
+        scene.until_waiting(name)
+        waiter = other.lock(name).start()
+        scene.until_waiting(name, 2)
+        dead.kill()
+        begun = time.monotonic()
+        lease.release()
+        taken = waiter.lease()
+        took = time.monotonic() - begun
+        assert taken.release() or taken.ran_out()
+        return took
+
+    in_time(kill, 1 + scene.store.slack)
 
 
 @needs("shared")
@@ -58,11 +72,11 @@ def test_a_paused_holder_knows_at_once_that_it_was_replaced(scene: Scene) -> Non
     locks = scene.connect(ttl=30)
     name = scene.name()
     holder = scene.process()
-    held = holder.do("acquire", name=name, ttl=scene.ttl)
+    held = holder.do("acquire", name=name, ttl=scene.steady)
     assert held["valid"]
     holder.pause()
     try:
-        taken = locks.lock(name).acquire(scene.ttl + 5)
+        taken = locks.lock(name).acquire(scene.steady + PATIENCE)
     finally:
         holder.resume()
     state = holder.do("state", name=name)
@@ -83,47 +97,52 @@ def test_a_release_is_pushed_to_another_process(scene: Scene) -> None:
     """Promise 5, L2: from process to process, both ways, with no poll in between."""
     locks = scene.connect(ttl=30)
     name = scene.name()
-    lease = locks.lock(name).acquire()
     other = scene.process()
-    other.do("begin", name=name, ttl=30)
-    scene.until_waiting(name)
-    time.sleep(0.3)
-    begun = time.monotonic()
-    lease.release()
-    there = other.do("finish", name=name)
-    assert time.monotonic() - begun < 2
-    assert there["token"] > lease.token
-    waiter = locks.lock(name).start()
-    scene.until_waiting(name)
-    time.sleep(0.3)
-    begun = time.monotonic()
-    assert other.do("release", name=name) is True
-    back = waiter.lease()
-    assert time.monotonic() - begun < 2
-    assert back.token > there["token"]
-    back.release()
+
+    def there_and_back() -> float:
+        lease = locks.lock(name).acquire()
+        other.do("begin", name=name, ttl=30, renew=False)  # so that it claims its whole ttl, and no first term
+        scene.until_waiting(name)
+        time.sleep(0.3)
+        begun = time.monotonic()
+        lease.release()
+        there = other.do("finish", name=name)
+        took = time.monotonic() - begun
+        assert there["token"] > lease.token
+        waiter = locks.lock(name).start()
+        scene.until_waiting(name)
+        time.sleep(0.3)
+        begun = time.monotonic()
+        assert other.do("release", name=name) is True
+        back = waiter.lease()
+        took = max(took, time.monotonic() - begun)
+        assert back.token > there["token"]
+        back.release()
+        return took
+
+    in_time(there_and_back, 2)
 
 
 @needs("shared", "push")
 @pytest.mark.slow
 def test_a_break_is_told_to_another_process(scene: Scene) -> None:
-    """Contract, break_lease: the holder is told wherever it is."""
-    locks = scene.connect()
+    """Reference, break_lease: the holder is told wherever it is."""
+    locks = scene.connect(ttl=30)
     name = scene.name()
     holder = scene.process()
     holder.do("acquire", name=name, ttl=90)
     assert locks.break_lease(name)
-    eventually(lambda: not holder.do("state", name=name)["valid"], 3)
+    eventually(lambda: not holder.do("state", name=name)["valid"], 15, "long before it is renewed")
     assert "broken" in holder.do("state", name=name)["reason"]
     assert locks.lock(name).try_acquire() is None
     assert holder.do("release", name=name) is False
-    locks.lock(name).acquire(2).release()
+    locks.lock(name).acquire(10).release()
 
 
 @needs("shared")
 @pytest.mark.slow
 def test_what_an_ending_process_holds_is_given_back(scene: Scene) -> None:
-    """Contract, connecting: at interpreter exit what is held is given back within 1 s."""
+    """Reference, connect: at interpreter exit what is held is given back within 1 s."""
     name = scene.name()
     holder = scene.process()
     holder.do("acquire", name=name, ttl=30)
@@ -150,7 +169,7 @@ def test_what_a_process_has_forgotten_is_given_back(scene: Scene) -> None:
 @needs("shared")
 @pytest.mark.slow
 def test_a_forked_child_owns_nothing(scene: Scene) -> None:
-    """Promise 4, L5; contract, connecting: the child has no lease of the parent's, and can use the same Locks."""
+    """Promise 4, L5; reference, connect: the child has no lease of the parent's, and can use the same Locks."""
     name, other = scene.name(), scene.name()
     found = scene.process().do("fork", name=name, other=other, ttl=30)
     child = found["child"]
@@ -179,7 +198,7 @@ def test_a_forked_child_outlives_its_parent(scene: Scene) -> None:
         assert len(scene.held(name)) == 1
     assert process.do("outlived") == "++"
     for name in (first, second):
-        locks.lock(name).acquire(5).release()
+        locks.lock(name).acquire(PATIENCE).release()
 
 
 @needs("shared")
@@ -190,10 +209,12 @@ def test_ctrl_c_in_a_waiting_acquire_leaves_nothing(scene: Scene) -> None:
     name = scene.name()
     lease = locks.lock(name).acquire()
     process = scene.process()
-    process.send("interrupt", name=name, after=1.0)
+    process.send("interrupt", name=name)
+    assert process.answer() == "asking"
     scene.until_waiting(name)
+    os.kill(process.pid, signal.SIGINT)
     assert process.answer() == "KeyboardInterrupt"
-    eventually(lambda: scene.waiters(name) == 0, 2)
+    eventually(lambda: scene.waiters(name) == 0, 10, "long before its place runs out")
     assert lease.valid
     assert lease.release()
     assert not scene.held(name)

@@ -14,7 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def needs(*abilities: str) -> Callable[[F], F]:
-    """The test is for stores that have these: fields of :class:`StoreUnderTest`. Others skip it and say so."""
+    """The test is for stores that have these: fields of :class:`StoreUnderTest`, or what it may lack. Others skip it
+    and say so."""
 
     def mark(function: F) -> F:
         function.needs = abilities  # type: ignore[attr-defined]
@@ -27,7 +28,7 @@ def _scene(request: pytest.FixtureRequest, store: StoreUnderTest, side: str) -> 
     if request.function.__name__ in store.notes:
         pytest.skip(f"{store.name}: {store.notes[request.function.__name__]}")
     for ability in getattr(request.function, "needs", ()):
-        if not getattr(store, ability):
+        if ability in store.lacks or not getattr(store, ability, True):
             pytest.skip(f"{store.name} has no {ability}")
     scene = Scene(store, side)
     failed = request.session.testsfailed

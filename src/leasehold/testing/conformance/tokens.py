@@ -13,8 +13,8 @@ now, now_ns = time.time, time.time_ns
 
 
 def test_tokens_rise_with_every_grant(scene: Scene) -> None:
-    """Promise 2, S1; seed E7: strictly greater than every earlier one of this name."""
-    lock = scene.connect().lock(scene.name())
+    """Promise 2, S1; E7: strictly greater than every earlier one of this name."""
+    lock = scene.connect(ttl=30).lock(scene.name())
     last = 0
     for _ in range(scene.store.rounds):
         lease = lock.acquire(0)
@@ -25,11 +25,11 @@ def test_tokens_rise_with_every_grant(scene: Scene) -> None:
 
 
 def test_tokens_rise_over_expiry(scene: Scene) -> None:
-    """Promise 2, S5; seeds A1, A3, C3: an expired record that is still there is taken over, with a higher token."""
-    locks, other = scene.connect(), scene.connect()
+    """Promise 2, S5; A1, A3, C3: an expired record that is still there is taken over, with a higher token."""
+    locks, other = scene.connect(), scene.connect(ttl=30)
     name = scene.name()
     first = locks.lock(name, renew=False).acquire()
-    second = other.lock(name).acquire(scene.ttl + 5)
+    second = other.lock(name).acquire(20)
     assert second.token > first.token
     assert not first.valid
     assert [each.token for each in scene.held(name)] == [second.token]
@@ -37,21 +37,23 @@ def test_tokens_rise_over_expiry(scene: Scene) -> None:
 
 
 def test_tokens_rise_over_break(scene: Scene) -> None:
-    """Contract, break_lease: tokens rise either way."""
-    locks, other = scene.connect(), scene.connect()
+    """Reference, break_lease: tokens rise either way."""
+    locks, other = scene.connect(ttl=30, renew_every=0.5), scene.connect(ttl=30)
     for force in (False, True):
         name = scene.name()
         first = locks.lock(name).acquire()
         assert other.break_lease(name, force=force)
-        second = other.lock(name).acquire(scene.ttl + 5)
+        assert first.wait_lost()
+        first.release()
+        second = other.lock(name).acquire(20)
         assert second.token > first.token
         second.release()
 
 
 @needs("age")
 def test_tokens_rise_over_purge(scene: Scene) -> None:
-    """Promise 2, S5: across the purge of old records, also when the clock was put back meanwhile."""
-    locks = scene.connect()
+    """Promise 2, S5: across the purge of old records."""
+    locks = scene.connect(ttl=30)
     name = scene.name()
     first = locks.lock(name).acquire()
     first.release()
@@ -67,13 +69,13 @@ def test_tokens_rise_over_purge(scene: Scene) -> None:
 @needs("wipe")
 def test_tokens_rise_when_the_store_has_forgotten_everything(scene: Scene) -> None:
     """Promise 2, S5: a restart of the store that kept nothing."""
-    locks = scene.connect()
+    locks = scene.connect(ttl=30)
     name = scene.name()
     first = locks.lock(name).acquire()
     first.release()
     assert scene.store.wipe is not None
     scene.store.wipe()
-    second = locks.lock(name).acquire(10)
+    second = locks.lock(name).acquire(20)
     assert second.token > first.token
     second.release()
 
@@ -81,7 +83,7 @@ def test_tokens_rise_when_the_store_has_forgotten_everything(scene: Scene) -> No
 @needs("restart")
 def test_tokens_rise_over_a_restart_of_the_store(scene: Scene) -> None:
     """Promise 2, S5: a restart of the store that kept what it had acknowledged; what was free can be taken."""
-    locks = scene.connect()
+    locks = scene.connect(ttl=30)
     name = scene.name()
     first = locks.lock(name).acquire()
     first.release()
@@ -94,7 +96,7 @@ def test_tokens_rise_over_a_restart_of_the_store(scene: Scene) -> None:
 
 def test_the_clients_wall_clock_decides_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Promise 1: no client's wall clock takes part; an hour off, either way, has no effect at all."""
-    locks, other = scene.connect(), scene.connect()
+    locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
     name = scene.name()
     last = 0
     for hours in (1, -1, 0):
@@ -108,10 +110,10 @@ def test_the_clients_wall_clock_decides_nothing(scene: Scene, monkeypatch: pytes
             assert other.lock(name).try_acquire() is None
             lease.renew()
             assert lease.valid
-            assert 0 < scene.held(name)[0].expires_in <= scene.ttl + scene.store.slack
+            assert 0 < scene.held(name)[0].expires_in <= 30 + scene.store.slack
             assert lease.release()
-            silent = locks.lock(name, renew=False).acquire(0)
-            taken = other.lock(name).acquire(scene.ttl + 5)
+            silent = locks.lock(name, ttl=scene.ttl, renew=False).acquire(20)
+            taken = other.lock(name).acquire(20)
             assert taken.token > silent.token > lease.token
             last = taken.token
             assert taken.release()

@@ -1,0 +1,132 @@
+"""Kinds of lock beside the plain one, for asyncio. :mod:`leasehold.kinds` is the twin."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Sequence
+
+from . import engine, joint
+from .aio import Acquiring, Lease, Lock, Locks
+from .lease import BaseLease
+from .protocol import await_steps
+from .spec import Spec
+from .typed import TYPE_CHECKING, Any
+
+
+class RWLock:
+    """Many readers or one writer. Each reader is a lease of its own; whoever comes after a waiting writer waits too."""
+
+    def __init__(self, locks: Locks, name: str, options: dict[str, Any]) -> None:
+        self._locks = locks
+        self._options = options
+        self.name = locks._core.rw_spec(name, False, options).name
+
+    def read(self, **options: Any) -> Lock:
+        """For a reader. Options are those of :meth:`Locks.lock`, over those given to ``rwlock``."""
+        return Lock(self._locks, self._locks._core.rw_spec(self.name, False, {**self._options, **options}))
+
+    def write(self, **options: Any) -> Lock:
+        """For a writer. ``lease.downgrade()`` makes a reader of it."""
+        return Lock(self._locks, self._locks._core.rw_spec(self.name, True, {**self._options, **options}))
+
+    def __repr__(self) -> str:
+        return f"<leasehold.aio.RWLock {self.name!r}>"
+
+
+class JointLease(joint.Joint, Lease):
+    """See :class:`leasehold.joint.Joint`."""
+
+    _parts: tuple[Lease, ...]
+
+    def __init__(self, core: Any, spec: Spec, parts: Any) -> None:
+        self._start_body()
+        self._stand_on(core, spec, tuple(parts))
+
+    async def renew(self, ttl: float | None = None) -> None:
+        for part in self._parts:
+            await part.renew(ttl)
+
+    async def transfer(self) -> str:
+        raise ValueError("only a plain lease can be handed over, not one of several names or of a re-entrant lock")
+
+
+class AllOf(Lock):
+    """Several names, all or none."""
+
+    def __init__(self, locks: Locks, specs: list[Spec]) -> None:
+        super().__init__(locks, specs[0]._replace(name=", ".join(spec.name for spec in specs), shape="all_of"))
+        self._specs = [spec._replace(on_lost=None) for spec in specs]
+
+    if TYPE_CHECKING:  # what they give is more than a lock's: it has ``tokens``
+
+        def acquire(self, timeout: float | None = None) -> Acquiring[AllLease]: ...
+
+        def try_acquire(self, timeout: float = 0) -> Coroutine[Any, Any, AllLease | None]: ...
+
+        async def __aenter__(self) -> AllLease: ...
+
+    async def locked(self) -> bool:
+        """Whether anybody holds any of the names now."""
+        return any([await self._locks.inspect(spec.name) is not None for spec in self._specs])
+
+    async def _take(self, timeout: float | None) -> AllLease:
+        def handle(request: Any) -> Awaitable[Any]:
+            if isinstance(request, BaseLease):
+                return self._core.drive(engine.discard(self._core, request))
+            wanted, left = request
+            if isinstance(wanted, list):
+                return self._core.acquire_all(Lease, wanted, left)
+            return self._core.acquire(Lease, wanted, left)
+
+        parts = await await_steps(joint.gather(self._core, self._specs, timeout), handle)
+        return AllLease(self._core, self._spec, parts)
+
+
+def release_all(leases: Sequence[Lease]) -> Coroutine[Any, Any, bool]:
+    """Release each, whatever becomes of the others."""
+    return await_steps(joint.give_all(leases), lambda lease: lease.release())
+
+
+class AllLease(joint.BaseAll, JointLease):
+    """See :class:`leasehold.joint.BaseAll`."""
+
+    async def release(self) -> bool:
+        held = self._leave_parts()
+        if held is None:
+            return False
+        return self._gave_back(held, await release_all(self._parts))
+
+
+class RLock(Lock):
+    """A lock that its holder, this task and no other, can enter again. One token; freed by the last release."""
+
+    def _take(self, timeout: float | None) -> Coroutine[Any, Any, Entry]:
+        # Whose task it is, is asked now: asyncio.wait_for of Python 3.11 awaits the acquire in one of its own.
+        return self._enter(timeout, (self._core.generation, self.name, asyncio.current_task()))
+
+    async def _enter(self, timeout: float | None, key: Any) -> Entry:
+        holds = self._locks._holds
+        hold = joint.enter_again(holds, key)
+        if hold is None:
+            root = await self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout)
+            hold = joint.Hold(root, holds, key)
+        return Entry(self._core, self._spec, hold)
+
+    def __repr__(self) -> str:
+        return f"<leasehold.aio.RLock {self.name!r}>"
+
+
+class Entry(joint.BaseEntry, JointLease):
+    """See :class:`leasehold.joint.BaseEntry`."""
+
+    def __init__(self, core: Any, spec: Spec, hold: joint.Hold) -> None:
+        super().__init__(core, spec, (hold.root,))
+        self._enter_hold(hold)
+
+    async def release(self) -> bool:
+        held = self._leave_parts()
+        if held is None:
+            return False
+        if self._hold.leave(id(self)):
+            return self._gave_back(held, await self._parts[0].release())
+        return held

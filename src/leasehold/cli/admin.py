@@ -1,0 +1,44 @@
+"""``leasehold doctor`` and ``leasehold init``: is the store fit for leases, and make what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import admin as store
+from ..findings import ERROR, Finding
+from .look import Answer, as_json, table
+from .options import Options, UsageError
+from .store import checked, no_namespace
+
+UNFIT = 1
+
+
+def admin(options: Options) -> Answer:
+    if options.command == "doctor":
+        return _told(checked(store.doctor, options.url, namespace=options.namespace), options.json)
+    no_namespace(options, "what it makes is for all of them")
+    if options.print_sql:
+        if options.from_legacy or options.legacy or options.dry_run or options.json:
+            raise UsageError("--print-sql only prints: leave the other options out")
+        return checked(store.schema_sql, options.url), 0
+    made = checked(
+        store.init,
+        options.url,
+        dry_run=options.dry_run,
+        from_legacy=options.from_legacy,
+        legacy=options.legacy,
+    )
+    return _told(made, options.json)
+
+
+def _told(findings: Sequence[Finding], json: bool) -> Answer:
+    code = UNFIT if any(finding.level == ERROR for finding in findings) else 0
+    if json:
+        return as_json([finding._asdict() for finding in findings]), code
+    lines = table([(finding.level, finding.subject, finding.message) for finding in findings]).splitlines()
+    shown = []
+    for line, finding in zip(lines, findings, strict=True):
+        shown.append(line)
+        if finding.advice:
+            shown += [f"         {line}" for line in finding.advice.splitlines()]
+    return "".join(f"{line}\n" for line in shown), code

@@ -1,0 +1,243 @@
+"""``leasehold bench``: what leases cost on the user's own store. Processes are real ones, started from here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from .. import aio, connect
+from ..connect import ENVIRONMENT, given_or_default
+from .look import Answer, as_json, table
+from .options import Options, UsageError
+from .store import checked, no_namespace
+
+NAMESPACE = "leasehold-bench"
+HOLD = 0.005
+"""How long a lease is held when hand-offs are measured: long enough for the other to be waiting again."""
+TTL = 3.0
+"""Of what is held for long, and of a holder that is killed."""
+
+
+class Turn(NamedTuple):
+    """One holding by one of several processes, on the machine's monotonic clock."""
+
+    token: int
+    taken: float
+    given: float
+    who: int
+
+
+def bench(options: Options) -> Answer:
+    no_namespace(options, "it has one of its own, so that it disturbs nobody")
+    url = given_or_default(options.url)
+    assert isinstance(url, str)
+    if url.startswith("memory:"):
+        raise UsageError("memory:// lives in its process alone, so that processes cannot contend for it")
+    checked(connect, url, namespace=NAMESPACE).close()
+    logging.getLogger("leasehold").setLevel(logging.ERROR)  # that a killed holder is replaced is no news here
+    name = f"bench-{secrets.token_hex(4)}"
+    threads = pairs(url, name, options.seconds)
+    tasks = asyncio.run(task_pairs(url, name, options.seconds))
+    handed = hand_offs(turns(url, name, 2, HOLD, options.seconds))
+    crowd = turns(url, name, options.processes, 0.0, options.seconds)
+    share, lost = held(url, name, options.leases, options.seconds)
+    figures = {
+        "pair_threads": _percentiles(threads),
+        "pair_asyncio": _percentiles(tasks),
+        "hand_off": _percentiles(handed),
+        "contended": {
+            "processes": options.processes,
+            "per_second": len(crowd) / (max(turn.given for turn in crowd) - min(turn.taken for turn in crowd)),
+            "fairness": fairness(crowd, options.processes),
+        },
+        "held": {"leases": options.leases, "ttl": TTL, "share_of_a_core": share, "lost": lost},
+        "takeover": {"ttl": TTL, "seconds": takeover(url, name)},
+    }
+    return (as_json(figures), 0) if options.json else (_shown(figures), 0)
+
+
+def pairs(url: str, name: str, seconds: float) -> list[float]:
+    """How long each acquire and release took, with nobody else there."""
+    with connect(url, namespace=NAMESPACE) as locks:
+        lock = locks.lock(name)
+        lock.acquire().release()  # connections, scripts and tables are made now
+        took: list[float] = []
+        ends = time.monotonic() + seconds
+        while (began := time.monotonic()) < ends or len(took) < 2:
+            lock.acquire().release()
+            took.append(time.monotonic() - began)
+    return took
+
+
+async def task_pairs(url: str, name: str, seconds: float) -> list[float]:
+    async with aio.connect(url, namespace=NAMESPACE) as locks:
+        lock = locks.lock(name)
+        await (await lock.acquire()).release()
+        took: list[float] = []
+        ends = time.monotonic() + seconds
+        while (began := time.monotonic()) < ends or len(took) < 2:
+            await (await lock.acquire()).release()
+            took.append(time.monotonic() - began)
+    return took
+
+
+def held(url: str, name: str, count: int, seconds: float) -> tuple[float, int]:
+    """What it takes to keep so many leases, as a share of a core, and how many were lost meanwhile."""
+    with connect(url, namespace=NAMESPACE, ttl=TTL) as locks:
+        leases = [locks.lock(f"{name}-{number}").acquire() for number in range(count)]
+        began, worked = time.monotonic(), time.process_time()
+        time.sleep(max(seconds, TTL * 2 / 3))  # each is renewed
+        worked, passed = time.process_time() - worked, time.monotonic() - began
+        lost = sum(not lease.valid for lease in leases)
+        for lease in leases:
+            lease.release()
+    return worked / passed, lost
+
+
+def takeover(url: str, name: str) -> float:
+    """From kill −9 of a holder to the return of acquire in one who has been waiting."""
+    taken: list[float] = []
+    with connect(url, namespace=NAMESPACE) as locks:
+
+        def wait() -> None:
+            with locks.lock(name).acquire(timeout=60):
+                taken.append(time.monotonic())
+
+        holder = _start(url, name)
+        waiter = threading.Thread(target=wait)
+        try:
+            _ready(holder)
+            waiter.start()
+            while (found := locks.inspect(name)) is None or not found.waiters:
+                time.sleep(0.01)
+        finally:
+            killed = time.monotonic()  # before: it may be replaced before we get to look at the clock
+            holder.kill()
+            holder.communicate()
+        waiter.join()
+    return taken[0] - killed
+
+
+def _start(url: str, *arguments: object) -> subprocess.Popen[str]:
+    # The URL may have a password in it: not for the process list.
+    line = [sys.executable, "-m", "leasehold.cli.bench", *map(str, arguments)]
+    environment = {**os.environ, ENVIRONMENT: url}
+    return subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _ready(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    if not process.stdout.readline():
+        raise RuntimeError(f"one of the processes has failed with {process.wait()}")
+
+
+def turns(url: str, name: str, processes: int, hold: float, seconds: float) -> list[Turn]:
+    """Have processes take turns at one name, starting together; what each saw, in the order of tokens."""
+    started: list[subprocess.Popen[str]] = []
+    found = []
+    try:
+        started.extend(_start(url, name, hold, seconds) for _ in range(processes))
+        for process in started:
+            _ready(process)
+        for process in started:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        for who, process in enumerate(started):
+            output, _ = process.communicate()
+            if process.returncode:
+                raise RuntimeError(f"one of the processes has failed with {process.returncode}")
+            found += [Turn(token, taken, given, who) for token, taken, given in json.loads(output)]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return sorted(found)
+
+
+def take_turns(name: str, hold: float, seconds: float) -> list[tuple[int, float, float]]:
+    """One of the processes: what it held, from when to when."""
+    seen: list[tuple[int, float, float]] = []
+    with connect(namespace=NAMESPACE) as locks:
+        locks.inspect(name)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        lock, ends = locks.lock(name), time.monotonic() + seconds
+        while time.monotonic() < ends or not seen:
+            lease = lock.acquire()
+            taken = time.monotonic()
+            if hold:
+                time.sleep(hold)
+            given = time.monotonic()
+            lease.release()
+            seen.append((lease.token, taken, given))
+    return seen
+
+
+def hold_on(name: str) -> None:
+    """The process that is killed."""
+    with connect(namespace=NAMESPACE, ttl=TTL) as locks, locks.lock(name):
+        print("ready", flush=True)
+        sys.stdin.readline()
+
+
+def hand_offs(turns: Sequence[Turn]) -> list[float]:
+    """From the call of release in one process to the return of acquire in another."""
+    return [after.taken - before.given for before, after in pairwise(turns) if after.who != before.who]
+
+
+def fairness(turns: Sequence[Turn], processes: int) -> float:
+    """Jain's index: 1 when all had the same share, 1/n when one had everything."""
+    shares = [sum(turn.who == who for turn in turns) for who in range(processes)]
+    return sum(shares) ** 2 / (processes * sum(share**2 for share in shares))
+
+
+def _percentiles(took: Sequence[float]) -> dict[str, float]:
+    """In seconds."""
+    # One is all there may be: on a busy machine each of two processes may have had its turns at another time.
+    cuts = statistics.quantiles(took, n=100, method="inclusive") if len(took) > 1 else [*took] * 99
+    return {"p50": cuts[49], "p99": cuts[98], "count": len(took)}
+
+
+def _shown(figures: dict[str, dict[str, float]]) -> str:
+    rows = [("", "P50", "P99", "SEEN")]
+    for key, what in (
+        ("pair_threads", "acquire and release, threads"),
+        ("pair_asyncio", "acquire and release, asyncio"),
+        ("hand_off", "hand-off between two processes"),
+    ):
+        found = figures[key]
+        rows.append((what, _short(found["p50"]), _short(found["p99"]), f"{found['count']:.0f}"))
+    crowd = figures["contended"]
+    rate = f"{crowd['per_second']:.0f} hand-offs per second, fairness {crowd['fairness']:.3f} of 1"
+    kept, over = figures["held"], figures["takeover"]
+    share = f"{kept['share_of_a_core']:.1%} of a core, {kept['lost']} lost"
+    return (
+        table(rows)
+        + f"{crowd['processes']:.0f} processes at one name: {rate}\n"
+        + f"{kept['leases']:.0f} held (ttl {kept['ttl']:.0f} s): {share}\n"
+        + f"holder killed with −9 (ttl {over['ttl']:.0f} s): replaced after {_short(over['seconds'])}\n"
+    )
+
+
+def _short(seconds: float) -> str:
+    scale, unit = (1e6, "µs") if seconds < 0.001 else (1e3, "ms") if seconds < 1 else (1, "s")
+    return f"{seconds * scale:.3g} {unit}"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        hold_on(sys.argv[1])
+    else:
+        json.dump(take_turns(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])), sys.stdout)

@@ -1,0 +1,52 @@
+"""``leasehold once``: what is known of COMMAND's outcome, and recording it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from datetime import UTC, datetime
+
+from ..once import Policy, Ran, record
+from ..typed import TYPE_CHECKING
+from .say import local, say
+from .store import checked
+
+if TYPE_CHECKING:
+    from ..lock import Lease, Locks
+    from .options import Options
+
+INTERRUPTED = [128 + each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)]
+
+
+class ExitStatus(Exception):
+    """COMMAND has failed."""
+
+
+class Work:
+    def __init__(self, options: Options, locks: Locks) -> None:
+        self._once = checked(locks.once, options.name, version=options.work_version, retries=options.retries)
+        self._core = locks._core
+        self._policy: Policy = self._once._policy
+        self._begun = time.monotonic()
+
+    def settled(self) -> int | None:
+        """The exit code if there is nothing left to do."""
+        self._begun = time.monotonic()
+        outcome = self._once.outcome()
+        if outcome is None or not self._policy.is_final(outcome):
+            return None
+        what = "was done" if outcome.ok else f"has failed ({outcome.error})"
+        who = f", by {outcome.owner}, {local(outcome.finished)}" if outcome.finished else ", long ago"
+        say(f"{outcome.name!r} version {outcome.version} {what}{who}")
+        if outcome.ok:
+            return 0
+        return outcome.result if isinstance(outcome.result, int) else 1  # recorded by a program, not by a command
+
+    def record(self, lease: Lease, status: int) -> bool:
+        """Record how COMMAND has ended. False when the lease was lost before that."""
+        if status in INTERRUPTED:
+            return True
+        duration = time.monotonic() - self._begun
+        error = ExitStatus(status) if status else None
+        ran = Ran(datetime.fromtimestamp(time.time() - duration, UTC), duration, status, error)
+        return self._core.drive(record(self._core, lease, self._policy, ran)) is not None

@@ -1,0 +1,38 @@
+"""What the engine asks to be done: it yields these, and is sent their results. ``threads.py`` and ``tasks.py`` carry
+them out."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from .protocol import Bell, Busy, Steps
+from .typed import Any, NamedTuple, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Effects: TypeAlias = Generator["Run | Wait | Listen", Any, T]
+
+RETRY = 0.25
+"""How soon a call that failed is tried again; growing from here."""
+
+
+class Run(NamedTuple):
+    """Run a store operation within so many seconds; the result is its result."""
+
+    steps: Steps[Any]
+    limit: float
+
+
+class Wait(NamedTuple):
+    """Sleep until the bell rings, at most so many seconds (None: however long)."""
+
+    bell: Bell
+    seconds: float | None
+    pushed: bool = False
+    """Whether it is the store's push that is to ring it."""
+
+
+class Listen(NamedTuple):
+    """See that rings for this attempt arrive. The result is whether they will."""
+
+    attempt: str
+    busy: Busy | None

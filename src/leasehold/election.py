@@ -1,0 +1,170 @@
+"""One leader among candidates: what elections of threads and of tasks share.
+
+A term is a lease. It is *over* before it ends: when it could not be renewed, its callback is told to stop
+``stop_before`` seconds ahead of the deadline, so that it has stopped when another can lead.
+"""
+
+from __future__ import annotations
+
+from . import policy
+from .core import Core
+from .effects import Effects, Run, Wait
+from .engine import info
+from .errors import LeaseLost, StoreUnavailable
+from .lease import BaseLease
+from .log import ERROR, INFO, log
+from .model import LeaseInfo
+from .protocol import Bell
+from .spec import Spec
+
+RESIGNED = "its leader has resigned"
+DRAINED = "its Locks is being drained"
+LOOK = 1.0
+"""How often an observer asks who leads; also the longest sleep of a watch, since deadlines count suspended time."""
+
+
+def stopping_before(spec: Spec, stop_before: float | None) -> float:
+    """How long before its end a term is over."""
+    timing = spec.timing
+    before = min(5.0, timing.ttl / 6) if stop_before is None else policy.seconds(stop_before, "stop_before")
+    room = timing.ttl - timing.margin - before
+    if timing.renew_every >= room:
+        raise ValueError(
+            f"stop_before of {before:g} s is too long: of the ttl of {timing.ttl:g} s it leaves {room:.3g} s, and "
+            f"renewal is due after {timing.renew_every:.3g} s"
+        )
+    return before
+
+
+class BaseTerm:
+    """One leadership, handed to the callback."""
+
+    def __init__(self, lease: BaseLease, stop_before: float, bell: Bell) -> None:
+        self.lease = lease
+        self.over: str | None = None
+        """Why the callback has to stop; None while it leads."""
+        self.finished = False
+        self._seen_over = False
+        self._before = stop_before
+        self._bell = bell
+        lease.on_lost(lambda lease: bell.ring())
+
+    @property
+    def token(self) -> int:
+        """The term's fencing token: greater than that of each earlier term."""
+        return self.lease.token
+
+    @property
+    def valid(self) -> bool:
+        """Whether the callback leads at this moment. Computed from the clock; once False it stays so."""
+        if self.over is None and not self._seen_over and self.lease._core.now() < self._stop_at():
+            return True
+        self._seen_over = True  # whoever was told so may have stopped: a renewal that still succeeds changes nothing
+        return False
+
+    def check(self) -> None:
+        """Raise LeaseLost when the callback has to stop."""
+        if not self.valid:
+            raise LeaseLost(self.lease.name, self.over or self.lease.lost_reason or _not_renewed(self.lease))
+
+    def end(self, reason: str) -> None:
+        """Tell the callback to stop. The first reason stands."""
+        if self.over is None and not self.finished:
+            self.over = reason
+            log(INFO, "term %d of election %r is over: %s", self.token, self.lease.name, reason, event="term_over")
+            self._stop(reason)
+        self._bell.ring()
+
+    def close(self) -> None:
+        """The callback has returned. What the clock says counts, also when nobody has come to say it yet: one that
+        stops because its term is no longer valid has stopped, and not finished."""
+        if not self.valid:
+            self.end(self.lease.lost_reason or _not_renewed(self.lease))
+        self.finished = True
+        self._bell.ring()
+
+    def _stop(self, reason: str) -> None:
+        raise NotImplementedError
+
+    def _stop_at(self) -> float:
+        # A first term, that another's release has granted, is shorter than the rest until it is renewed.
+        until = self.lease._trusted_until()
+        if until < self.lease._sent:
+            return until
+        return until - min(self._before, (until - self.lease._sent) / 3)
+
+
+def _not_renewed(lease: BaseLease) -> str:
+    return f"it could not be renewed, and ends in {lease.remaining:.3g} s"
+
+
+def watch(core: Core, term: BaseTerm) -> Effects[None]:
+    """End the term in time. Returns when its callback has returned."""
+    lease = term.lease
+    while term.valid and not term.finished:
+        yield Wait(term._bell, max(0.0, min(LOOK, term._stop_at() - core.now())))
+    term.end(lease.lost_reason or _not_renewed(lease))
+    ends = core.now() + term._before
+    while not term.finished and core.now() < ends:
+        yield Wait(term._bell, max(0.0, min(LOOK, ends - core.now())))
+    if not term.finished:
+        text = "the callback of election %r goes on after its term: another may lead now"
+        log(ERROR, text, lease.name, event="late", name=lease.name, token=term.token)
+
+
+class BaseElection:
+    """What can be asked of an election without I/O."""
+
+    _core: Core
+    _spec: Spec
+    _term: BaseTerm | None = None
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this candidate leads at this moment. Computed from the clock."""
+        term = self._term
+        return term is not None and term.valid
+
+    @property
+    def healthy(self) -> bool:
+        """False while this candidate leads and cannot renew its term, or its callback goes on after it. For probes."""
+        term = self._term
+        if term is None or term.finished:
+            return True
+        lease = term.lease
+        return lease.valid and self._core.now() < lease._sent + 1.5 * lease._spec.timing.renew_every
+
+    def resign(self) -> None:
+        """Give up the leadership, if it is ours: the callback is told to stop; ``run`` stands again, behind others."""
+        self._end(RESIGNED)
+
+    def _drained(self) -> None:
+        self._end(DRAINED)
+
+    def _end(self, reason: str) -> None:
+        term = self._term  # which may end by itself at any moment
+        if term is not None:
+            term.end(reason)
+
+
+def next_leader(core: Core, name: str, seen: object) -> Effects[LeaseInfo | None]:
+    """The leader, or None for nobody, as soon as it is another than the one whose token was ``seen``."""
+    bell = core.new_bell()
+    while True:
+        core.check_open()
+        pause = LOOK
+        try:
+            holdings = yield Run(core.store.inspect(name), policy.CALL_LIMIT)
+        except StoreUnavailable:
+            pass  # nothing is known, so nothing is said
+        else:
+            holding = holdings[0] if holdings else None
+            if seen != (holding and holding.token):
+                return holding and info(holding)
+            if holding is not None:
+                pause = min(pause, max(0.01, holding.expires_in))
+        yield Wait(bell, pause)

@@ -1,0 +1,49 @@
+"""Fences in Redis and Valkey: commands that run in one script with the comparison of tokens.
+
+    guard = fence.redis.Fence(client, "account:1:fence")
+    guard.run(lease, ("SET", "account:1", "50"), ("INCR", "writes"))
+
+The key of the fence must be kept: once it is deleted, an old holder can write again. In a cluster everything must be
+in one slot (``{account:1}:fence`` and ``{account:1}``), and ``keys=`` says what the commands touch.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Sequence
+
+from ..lease import BaseLease
+from ..typed import Any, TypeAlias
+from . import StaleToken, token
+
+Command: TypeAlias = "Sequence[str | bytes | int | float]"
+
+_SCRIPT = importlib.resources.files(__package__).joinpath("guard.lua").read_text()
+
+
+class Fence:
+    """Guards what is written through it. ``client`` is of redis-py or valkey-py; ``key`` holds the greatest token."""
+
+    def __init__(self, client: Any, key: str) -> None:
+        self.key = key
+        self._script = client.register_script(_SCRIPT)
+
+    def run(self, lease: BaseLease, *commands: Command, keys: Sequence[str] = ()) -> list[Any]:
+        """Run the commands in one step and return their replies, or raise StaleToken when a later holder was here.
+
+        As in every script of Redis, a command that fails leaves what those before it have done."""
+        return _replies(lease, self._script(keys=[self.key, *keys], args=_words(lease, commands)))
+
+    async def run_async(self, lease: BaseLease, *commands: Command, keys: Sequence[str] = ()) -> list[Any]:
+        """As :meth:`run`, for a client of ``redis.asyncio``."""
+        return _replies(lease, await self._script(keys=[self.key, *keys], args=_words(lease, commands)))
+
+
+def _words(lease: BaseLease, commands: Sequence[Command]) -> list[Any]:
+    return [token(lease), *(word for command in commands for word in (len(command), *command))]
+
+
+def _replies(lease: BaseLease, answer: list[Any]) -> list[Any]:
+    if not answer[0]:
+        raise StaleToken(lease.name, lease.token)
+    return answer[1:]

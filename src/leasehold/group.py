@@ -1,0 +1,309 @@
+"""Members with heartbeats: what groups of threads and of tasks share.
+
+A membership is a lease: one permit of a name that has room for many. Its renewal is the heartbeat, its ttl the time
+after which a member that is silent has failed. So a group needs nothing of a store that a semaphore does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from . import checks, policy
+from .core import Core
+from .effects import Effects, Run, Wait
+from .engine import PAGE, info
+from .errors import StoreUnavailable
+from .lease import BaseLease
+from .log import ERROR, INFO, WARNING, log
+from .model import LeaseInfo
+from .protocol import Bell, Holding
+from .spec import Spec
+from .typed import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+SHAPE, ROOM = "group", 1_000_000
+JOINED, LEFT, FAILED = "joined", "left", "failed"
+HEARTBEAT = 30.0
+LONGEST_LOOK = 1.0
+
+
+class Member(NamedTuple):
+    """One membership. ``id`` is its token: of two members the later one has the greater."""
+
+    id: int
+    owner: str
+    data: Any
+    joined: datetime
+    expires: datetime
+    """When it will have failed, unless it beats before."""
+
+
+Callback: TypeAlias = Callable[[Member], object]
+Callbacks: TypeAlias = dict[str, list[Callback]]
+
+
+class Roster(Sequence[Member]):
+    """The members at one moment, in the order in which they joined."""
+
+    def __init__(self, members: Iterable[Member]) -> None:
+        self._members = sorted(members)
+        self._by_owner: dict[str, list[Member]] = {}
+        for member in self._members:  # one owner may have joined more than once
+            self._by_owner.setdefault(member.owner, []).append(member)
+        self._lots = [
+            (f"{owner}#{number}".encode(), owner) for owner, own in self._by_owner.items() for number in range(len(own))
+        ]
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._members[place]
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members)
+
+    def __repr__(self) -> str:
+        return f"<Roster {[member.owner for member in self]}>"
+
+    def owner_of(self, key: str | bytes | bytearray | memoryview) -> Member | None:
+        """The member to whom the key belongs; None when there is nobody.
+
+        Each owner draws a number for the key from its name, one for each of its memberships, and the highest wins: so
+        everybody who sees the same members says the same, and when one comes or goes, only the keys move that it wins
+        or had won. Memberships of one owner draw once more among themselves, by their ids."""
+        from hashlib import blake2b
+
+        if isinstance(key, str):
+            key = key.encode(errors="surrogatepass")
+        elif not isinstance(key, (bytes, bytearray, memoryview)):  # bytes(42) would be 42 zeros
+            raise TypeError(f"a key must be a str or bytes, not {type(key).__name__}")
+        hashed = blake2b(bytes(key), digest_size=16).digest()
+
+        def draw(lot: bytes) -> bytes:
+            return blake2b(hashed + lot, digest_size=8).digest()
+
+        if not self._lots:
+            return None
+        own = self._by_owner[max((draw(lot), owner) for lot, owner in self._lots)[1]]
+        return own[0] if len(own) == 1 else max(own, key=lambda member: draw(str(member.id).encode()))
+
+
+def make_spec(
+    core: Core, name: str, heartbeat: float | None, misses: int, kind: str, look: float | None
+) -> tuple[Spec, float]:
+    """The lease of a membership, and how often to look who is there."""
+    if "semaphore" in core.store.lacks:
+        raise ValueError(f"group: {core.store.scheme} cannot count members: {core.store.lacks['semaphore']}")
+    if heartbeat is None:
+        heartbeat = core.kinds[kind].heartbeat if kind in core.kinds else HEARTBEAT
+    beat = policy.seconds(heartbeat, "heartbeat")
+    if isinstance(misses, bool) or not isinstance(misses, int):
+        raise TypeError("misses must be an int")
+    if misses < 2:
+        raise ValueError(f"misses must be 2 or more, not {misses}: a heartbeat may be late without anybody's fault")
+    look = min(LONGEST_LOOK, beat / 3) if look is None else policy.seconds(look, "look")
+    if look > beat:
+        raise ValueError(f"look of {look:g} s must not be longer than the heartbeat of {beat:g} s")
+    spec = core.lasting_spec(name, ttl=beat * misses, renew_every=beat, max_renew_failures=misses, kind=kind)
+    return spec._replace(shape=SHAPE, limit=ROOM), look
+
+
+def member(holding: Holding) -> Member:
+    seen = info(holding)
+    return Member(seen.token, seen.owner, seen.data, seen.acquired, seen.expires)
+
+
+def members(core: Core, name: str) -> Effects[Roster]:
+    core.check_open()
+    return Roster(member(each) for each in (yield Run(core.store.inspect(name), policy.CALL_LIMIT)))
+
+
+def leases_of(core: Core, owner: str) -> Effects[list[LeaseInfo]]:
+    """What an owner holds, or held until it failed and nobody has taken since, where the store keeps that; memberships
+    left out."""
+    core.check_open()
+    found: list[LeaseInfo] = []
+    after: str | None = ""
+    while after is not None:
+        page, after = yield Run(core.store.scan("", after, PAGE), policy.CALL_LIMIT)
+        found += (info(each) for each in page if each.owner == owner)
+    return found
+
+
+class Watch:
+    """Finds out who has joined, left and failed: each once, in order."""
+
+    def __init__(self, core: Core, name: str, look: float, callbacks: Callbacks) -> None:
+        self.roster: Roster | None = None
+        self.callbacks = callbacks
+        self._core = core
+        self._born = core.generation
+        self._name = name
+        self._look = look
+        self._known: dict[int, tuple[Member, float]] = {}
+        self._greeted = 0  # how many of the callbacks for those who join have been told who is there
+        self._looked: float | None = None
+        self._key = f"watch {id(self)}"
+        self._bell: Bell | None = None
+        self._ended = False
+        self._not_ready = False
+
+    def over(self) -> bool:
+        core = self._core
+        return core.closed is not None or core.draining is not None or core.dropped
+
+    def gone(self) -> bool:
+        """Whether nobody looks any more: it has ended, or was the parent's of this process, or its loop's."""
+        return self._ended or self._born != self._core.generation
+
+    def changes(self) -> Effects[list[tuple[Callback, Member]]]:
+        """Look once, at once the first time. Returns whom to tell what has changed since, in order."""
+        core, first = self._core, self._bell is None
+        bell = self._bell = self._bell or core.new_bell()
+        # So that closing and draining ring it, and wait for a call that is under way. They don't for the callbacks.
+        core.asking[self._key] = bell
+        try:
+            if not first and not self.over():
+                yield Wait(bell, self._look)
+            if self.over():
+                return []
+            asked = core.now()
+            holdings = yield Run(core.store.inspect(self._name), policy.CALL_LIMIT)
+            calls = [] if self.over() else self._calls(holdings, asked, core.now())
+        except StoreUnavailable:
+            return []  # nothing is known, so nothing is said
+        except Exception as error:  # StoreNotReady: told once, and looked again, since it can be mended
+            self.roster = None
+            if not self._not_ready:
+                text = "group %r cannot be looked at, and is tried again: %s"
+                log(ERROR, text, self._name, error, exc=error, event="not_ready", name=self._name)
+            self._not_ready = True
+            return []
+        finally:
+            core.asking.pop(self._key, None)
+        self._not_ready = False
+        return calls
+
+    def end(self) -> None:
+        self.roster = None
+        self._ended = True
+
+    def _calls(self, holdings: Iterable[Holding], asked: float, answered: float) -> list[tuple[Callback, Member]]:
+        """Who is listening now is told what has changed; but first, who has come to listen since the last look for
+        those who join is told of those who are there already."""
+        listening = {happened: list(callbacks) for happened, callbacks in self.callbacks.items()}
+        there = sorted(who for who, _ in self._known.values())
+        calls = [(callback, who) for callback in listening[JOINED][self._greeted :] for who in there]
+        self._greeted = len(listening[JOINED])
+        for happened, who in self._compare(holdings, asked, answered):
+            calls += [(callback, who) for callback in listening[happened]]
+        return calls
+
+    def _compare(self, holdings: Iterable[Holding], asked: float, answered: float) -> Iterator[tuple[str, Member]]:
+        now = {each.token: (member(each), asked + each.expires_in) for each in holdings}
+        before, self._known = self._known, now
+        unseen = 0.0 if self._looked is None else answered - self._looked
+        self._looked = asked
+        self.roster = Roster(who for who, _ in now.values())
+        for token in sorted(before.keys() - now.keys()):
+            who, until = before[token]
+            # Whoever goes before its time has left; whoever is missing after it has failed to beat. (Or has left while
+            # nobody looked. Failed is then what does no harm: nothing of a member's is overlooked.)
+            yield self._told(FAILED if answered >= until else LEFT, who, unseen)
+        for token in sorted(now.keys() - before.keys()):
+            yield self._told(JOINED, now[token][0], unseen)
+
+    def _told(self, happened: str, who: Member, unseen: float) -> tuple[str, Member]:
+        doubt = happened == FAILED and unseen > 2 * self._look
+        text = "group %r: %s has %s" + (f", or left: nothing was seen for {unseen:.3g} s" if doubt else "")
+        level = WARNING if happened == FAILED else INFO
+        log(level, text, self._name, who.owner, happened, event=happened, name=self._name)
+        return happened, who
+
+
+class BaseGroup:
+    """What is the same for threads and tasks."""
+
+    _core: Core
+    _watch: Watch | None = None
+
+    def __init__(self, locks: Any, spec: Spec, look: float) -> None:
+        self._locks = locks
+        self._core = locks._core
+        self._spec = spec
+        self._look = look
+        self._callbacks: Callbacks = {JOINED: [], LEFT: [], FAILED: []}
+        self._mine: list[Any] = []
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    def on_joined(self, callback: Callback) -> None:
+        """Have ``callback(member)`` called for each member, those who are there already first."""
+        self._on(JOINED, callback)
+
+    def on_left(self, callback: Callback) -> None:
+        """Have ``callback(member)`` called when one has left in good order."""
+        self._on(LEFT, callback)
+
+    def on_failed(self, callback: Callback) -> None:
+        """Have ``callback(member)`` called when one has missed its heartbeats."""
+        self._on(FAILED, callback)
+
+    def _on(self, happening: str, callback: Callback) -> None:
+        checks.callback(callback, f"on_{happening}", tasks=self._core.cancel_on_loss)
+        self._core.check_giving_out()
+        self._callbacks[happening].append(callback)
+        try:
+            self._watching()
+        except BaseException:
+            self._callbacks[happening].remove(callback)
+            raise
+
+    def _watching(self) -> Roster | None:
+        """Who is there, as the callbacks saw it last. They are looked for by a thread or task, which a forked child
+        does not inherit and a loop takes with it: then another begins."""
+        if not any(self._callbacks.values()):
+            return None
+        core = self._core
+        with core.mutex:
+            watch = self._watch
+            begins = (watch is None or watch.gone()) and core.closed is None and core.draining is None
+            if begins:
+                watch = self._watch = Watch(core, self.name, self._look, self._callbacks)
+        if begins and watch is not None:
+            try:
+                self._start(watch)
+            except BaseException:  # no thread to be had, or no loop here
+                watch.end()  # so that the next one who asks tries again
+                raise
+        return None if watch is None else watch.roster
+
+    def _start(self, watch: Watch) -> None:
+        """Look and tell until the watch is over, without holding up anybody."""
+        raise NotImplementedError
+
+    def _joining(self, data: Any) -> Spec:
+        return self._spec._replace(data=data, data_text=checks.data_text(data))
+
+    def _joined(self, lease: BaseLease) -> None:
+        standing = self._core.standing
+        for attempt in [attempt for attempt, each in list(standing.items()) if each._end is not None]:
+            standing.pop(attempt, None)
+        standing[lease._claim.attempt] = lease
+        with self._core.mutex:
+            before, self._mine = self._mine, [*(each for each in self._mine if each._end is None), lease]
+        del before  # (a destructor does not run under the mutex)
+        self._watching()
+
+    def _leaving(self) -> list[Any]:
+        with self._core.mutex:
+            mine, self._mine = self._mine, []
+        return [lease for lease in mine if lease._end is None]
+
+    def __repr__(self) -> str:
+        return f"<leasehold group {self.name!r}>"

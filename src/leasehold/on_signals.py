@@ -1,0 +1,225 @@
+"""``drain_on_signals``: SIGTERM and SIGINT drain every ``Locks`` that has asked for it, once for the whole process.
+
+A handler runs in the main thread between two instructions, whatever mutexes that thread holds. So it only notes the
+signal, rings a thread that was started beforehand, and calls the handler that was there before. How the process ends is
+that one's business: uvicorn and gunicorn begin their own shutdown, beside ours. If it raises, as one does that calls
+``sys.exit``, that has to wait until the drain is over. If there was none, SystemExit(0) ends the main thread then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+
+from . import policy
+from .bells import ThreadBell
+from .core import Core
+from .drain import drain
+from .errors import ShuttingDown
+from .log import ERROR, INFO, log
+from .typed import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from types import FrameType
+
+    from .tasks import TaskCore
+    from .threads import ThreadCore
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+HURRY, GIVE_UP = 2, 3
+"""The second signal ends the grace; the third does what it would have done without us."""
+
+
+class Drain:
+    """One ``Locks`` that takes part."""
+
+    loop: AbstractEventLoop | None = None
+
+    def __init__(self, core: Core, grace: float) -> None:
+        self.core = core
+        self.grace = policy.seconds(grace, "grace", zero=True)
+        self.done = threading.Event()
+
+    def begin(self) -> None:
+        """Start to drain, not in this thread; set ``done`` in the end, however it ends."""
+        raise NotImplementedError
+
+    def is_stuck(self) -> bool:
+        """Its event loop has ended, and the drain with it."""
+        return self.loop is not None and not self.loop.is_running()
+
+
+class ThreadDrain(Drain):
+    core: ThreadCore
+
+    def begin(self) -> None:
+        threading.Thread(target=self._drain, name="leasehold-drain", daemon=True).start()
+
+    def _drain(self) -> None:
+        try:
+            self.core.drive(drain(self.core, self.grace))
+        except ShuttingDown:
+            pass  # closed already
+        finally:
+            self.done.set()
+
+
+class TaskDrain(Drain):
+    core: TaskCore
+
+    def __init__(self, core: TaskCore, grace: float) -> None:
+        super().__init__(core, grace)
+        self.loop = core.bind()
+
+    def begin(self) -> None:
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(lambda: self.core.spawn(self._drain()))
+
+    async def _drain(self) -> None:
+        try:
+            await self.core.drive(drain(self.core, self.grace))
+        except ShuttingDown:
+            pass
+        finally:
+            self.done.set()
+
+
+class _Shutdown:
+    def __init__(self) -> None:
+        self.before: dict[int, Any] = {}
+        self.taking_part: list[Drain] = []
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """At first, and in a process that has outlived its drain."""
+        self.come: list[signal.Signals] = []
+        self.called = False
+        self.ending: BaseException | None = None
+        self.over = threading.Event()
+        self.bell = ThreadBell()
+        self.thread: threading.Thread | None = None
+        for each in self.taking_part:
+            each.done = threading.Event()
+
+    def after_fork(self) -> None:
+        """The parent's event loops do not run in the child, so what is to be drained in one would never be. If nothing
+        is left that takes part, signals do in the child what they would do without us."""
+        self.taking_part = [each for each in self.taking_part if each.loop is None]
+        self.begin_anew()
+        if not self.taking_part:
+            self._restore()
+
+    def add(self, new: Drain) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise ValueError("drain_on_signals() must be called in the main thread: only that can handle signals")
+        gone = [each for each in self.taking_part if each.core is new.core or each.core.closed or each.core.draining]
+        self.taking_part = [each for each in self.taking_part if each not in gone]
+        if self.over.is_set():
+            self.begin_anew()  # of those that are left: whoever closes a drained one must still see that it is done
+        self.taking_part.append(new)
+        self._start()
+        for number in SIGNALS:
+            before = signal.getsignal(number)
+            if before not in (signal.SIG_IGN, self.note):  # what our caller ignores stays ignored, as under nohup
+                self.before[number] = before
+                signal.signal(number, self.note)
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        if self.called:  # by ourselves: drained
+            self._restore()
+            self._end()
+            return
+        self.come.append(signal.Signals(number))
+        if len(self.come) >= GIVE_UP:
+            self._restore()
+            os.kill(os.getpid(), number)
+            return
+        for each in self.taking_part:
+            each.core.signalled = each
+            each.core.hurried = len(self.come) >= HURRY
+        self._start()  # in a forked child; else it runs already
+        self.bell.ring()
+        before = self.before[number]
+        try:
+            if _is_default(before):
+                raise SystemExit(0)
+            before(number, frame)
+        except BaseException as error:  # it wants to end the process: not before the work is done
+            self.ending = self.ending or error
+        if self.over.is_set():
+            self._end()
+
+    def _start(self) -> None:
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._drain, name="leasehold-signals", daemon=True)
+            self.thread.start()
+
+    def _drain(self) -> None:
+        """The thread: wait for the first signal, drain all, and if the process is to end by us, end it."""
+        while not self.come:
+            self.bell.wait(None)
+        log(INFO, "%s: draining", self.come[0].name, event="signal")
+        for each in self.taking_part:
+            try:
+                each.begin()
+            except Exception as error:  # no loop, or no new threads, because the interpreter exits: that gives back too
+                log(ERROR, "a drain could not begin", exc=error)
+                each.done.set()
+        for each in self.taking_part:
+            each.done.wait()
+        self.over.set()
+        main = threading.main_thread()
+        if self.ending is None or not main.is_alive():
+            return
+        for each in self.taking_part:
+            if each.loop is not None and each.loop.is_running():
+                try:
+                    each.loop.call_soon_threadsafe(self._end)  # between two tasks, not in one
+                except RuntimeError:
+                    pass  # it has just been closed: main is ending
+                return
+        self.called = True
+        if hasattr(signal, "pthread_kill"):
+            signal.pthread_kill(main.ident or 0, self.come[0])  # ends whatever it sleeps in
+        else:
+            import _thread
+
+            _thread.interrupt_main(self.come[0])
+
+    def _end(self) -> None:
+        ending, self.ending = self.ending, None
+        if ending is not None:
+            raise ending
+
+    def _restore(self) -> None:
+        for number, before in self.before.items():
+            if signal.getsignal(number) == self.note:
+                signal.signal(number, before)
+
+    def wait(self) -> None:
+        """At the interpreter's exit: not before what a signal has begun is over."""
+        while self.come and self.thread is not None and not self.over.wait(0.1):
+            for each in self.taking_part:
+                if each.is_stuck():
+                    each.done.set()
+
+
+_shutdown = _Shutdown()
+add = _shutdown.add
+
+
+def _is_default(handler: Any) -> bool:
+    """Whether nobody has asked for anything: what Python itself and ``asyncio.run`` install counts as nobody's."""
+    if handler in (None, signal.SIG_DFL, signal.default_int_handler):
+        return True
+    function = getattr(handler, "func", handler)  # asyncio.run has a functools.partial of a method
+    return str(getattr(function, "__module__", "")) == "asyncio.runners"
+
+
+atexit.register(_shutdown.wait)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shutdown.after_fork)

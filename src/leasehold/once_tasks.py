@@ -1,0 +1,87 @@
+"""``locks.once`` for asyncio. See :mod:`leasehold.once`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from . import checks, once
+from .aio import Lease, Lock, Locks
+from .errors import LeaseLost
+from .spec import Spec
+from .typed import Any
+
+
+class Once:
+    """Work of one name and version, to be done once."""
+
+    def __init__(self, locks: Locks, spec: Spec, policy: once.Policy) -> None:
+        self._core = locks._core
+        self._lock = Lock(locks, spec)
+        self._policy = policy
+
+    @property
+    def name(self) -> str:
+        return self._lock.name
+
+    async def run(self, function: Callable[[], Any], timeout: float | None = None) -> once.Outcome:
+        """The outcome: of calling ``function()``, which may be async, or of another's having done so.
+
+        ``leasehold.current()`` is the lease inside, whose token can fence what is written; when it is lost, the
+        function is cancelled. Raises AcquireTimeout when another is at it for longer than ``timeout`` (None: as long as
+        it takes)."""
+        checks.callback(function, "once", tasks=True)
+        core, wanted = self._core, self._policy
+        core.bind()
+        ends = once.ends_at(core, timeout)
+        while True:
+            outcome = await core.drive(once.look(core, self.name, wanted))
+            if outcome is not None and wanted.is_final(outcome):
+                return outcome
+            lease = await self._take(None if ends is None else max(0.0, ends - core.now()))
+            if lease is None:
+                return await core.drive(once.running(core, self.name, wanted))
+            try:
+                outcome = await self._work(lease, function)
+            except LeaseLost:
+                outcome = None
+            if outcome is not None and wanted.is_final(outcome):
+                return outcome
+
+    async def _work(self, lease: Lease, function: Callable[[], Any]) -> once.Outcome | None:
+        core, wanted = self._core, self._policy
+        async with lease:
+            outcome = await core.drive(once.look(core, self.name, wanted))
+            while not wanted.is_final(outcome):
+                with once.Call() as call:
+                    result = function()
+                    call.result = await result if inspect.isawaitable(result) else result
+                checks.has_run(call.result, "the function of once", tasks=True, generators=True)
+                outcome = await core.drive(once.record(core, lease, wanted, call.ran))
+                if outcome is None or wanted.retry_by == "any":
+                    break
+        return outcome
+
+    async def outcome(self) -> once.Outcome | None:
+        """What is recorded of this version, or None."""
+        self._core.bind()
+        return (await self._core.drive(once.outcomes(self._core, self.name))).get(self._policy.version)
+
+    async def forget(self, every_version: bool = False) -> bool:
+        """Forget the outcome of this version, or of all, so that it is done again. False when there was none."""
+        while True:
+            lease = await self._lock.acquire()
+            try:
+                async with lease:
+                    version = None if every_version else self._policy.version
+                    forgotten = await self._core.drive(once.forget(self._core, lease, version))
+            except LeaseLost:
+                forgotten = None
+            if forgotten is not None:
+                return forgotten
+
+    async def _take(self, timeout: float | None) -> Lease | None:
+        return await self._lock.acquire(timeout) if self._policy.wait else await self._lock.try_acquire()
+
+    def __repr__(self) -> str:
+        return f"<leasehold.aio.Once {self.name!r} version {self._policy.version}>"

@@ -1,0 +1,69 @@
+"""``locks.once`` for threads. See :mod:`leasehold.once`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import checks, once
+from .lock import Lease, Lock, Locks
+from .spec import Spec
+from .typed import Any
+
+
+class Once:
+    """Work of one name and version, to be done once."""
+
+    def __init__(self, locks: Locks, spec: Spec, policy: once.Policy) -> None:
+        self._core = locks._core
+        self._lock = Lock(locks, spec)
+        self._policy = policy
+
+    @property
+    def name(self) -> str:
+        return self._lock.name
+
+    def run(self, function: Callable[[], Any], timeout: float | None = None) -> once.Outcome:
+        """The outcome: of calling ``function()``, or of another's having done so.
+
+        ``leasehold.current()`` is the lease inside, whose token can fence what is written. Raises AcquireTimeout when
+        another is at it for longer than ``timeout`` (None: as long as it takes)."""
+        checks.callback(function, "once", tasks=False)
+        core, wanted = self._core, self._policy
+        ends = once.ends_at(core, timeout)
+        while True:
+            outcome = core.drive(once.look(core, self.name, wanted))
+            if outcome is not None and wanted.is_final(outcome):
+                return outcome
+            lease = self._take(None if ends is None else max(0.0, ends - core.now()))
+            if lease is None:
+                return core.drive(once.running(core, self.name, wanted))
+            with lease:
+                outcome = core.drive(once.look(core, self.name, wanted))
+                while not wanted.is_final(outcome):
+                    with once.Call() as call:
+                        call.result = function()
+                    checks.has_run(call.result, "the function of once", generators=True)
+                    outcome = core.drive(once.record(core, lease, wanted, call.ran))
+                    if outcome is None or wanted.retry_by == "any":
+                        break
+            if outcome is not None and wanted.is_final(outcome):
+                return outcome
+
+    def outcome(self) -> once.Outcome | None:
+        """What is recorded of this version, or None."""
+        return self._core.drive(once.outcomes(self._core, self.name)).get(self._policy.version)
+
+    def forget(self, every_version: bool = False) -> bool:
+        """Forget the outcome of this version, or of all, so that it is done again. False when there was none."""
+        while True:
+            with self._lock.acquire() as lease:
+                version = None if every_version else self._policy.version
+                forgotten = self._core.drive(once.forget(self._core, lease, version))
+            if forgotten is not None:
+                return forgotten
+
+    def _take(self, timeout: float | None) -> Lease | None:
+        return self._lock.acquire(timeout) if self._policy.wait else self._lock.try_acquire()
+
+    def __repr__(self) -> str:
+        return f"<leasehold.Once {self.name!r} version {self._policy.version}>"

@@ -1,0 +1,356 @@
+"""What the fixture ``leases`` gives: every ``Locks`` that a test makes meanwhile is in memory, and at its mercy.
+
+Time is the machine's plus what the test has added: waits and timeouts work as ever, and 20 minutes can pass at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .. import clock, keeping
+from ..core import Core
+from ..effects import Effects
+from ..errors import LeaseLost, StoreUnavailable
+from ..lease import RELEASED, BaseLease
+from ..protocol import RENEWED, SECOND, Renewal, Steps, Store, run_steps
+from ..stores import memory
+from .faults import Faults, install_into
+from .history import History, Resource, assert_clean
+
+if TYPE_CHECKING:
+    import pytest
+
+LOST = "the test says so"
+PATIENCE = 5.0
+
+
+class Clock:
+    """Seconds of the machine, and those that were added."""
+
+    def __init__(self) -> None:
+        self.added = 0.0
+
+    def now(self) -> float:
+        return clock.now() + self.added
+
+    def now_us(self) -> int:
+        return clock.now_us() + int(self.added * SECOND)
+
+    def wall_us(self) -> int:
+        return clock.wall_us() + int(self.added * SECOND)
+
+
+class _Noted:
+    """A store that tells what was renewed and released in it."""
+
+    def __init__(self, core: Core, note: Callable[..., None]) -> None:
+        self._inner: Store = core.store
+        self._core = weakref.proxy(core)
+        self._note = note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+        invoked = self._core.now()
+        outcomes = yield from self._inner.renew(batch)
+        for each, outcome in zip(batch, outcomes, strict=True):
+            said = "renewed" if outcome == RENEWED else "refused"
+            self._note(self._core, "renew", each.name, each.token, invoked, said, later=outcome != RENEWED)
+        return outcomes
+
+    def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
+        invoked = self._core.now()
+        given = yield from self._inner.release(name, attempt, token, hint)
+        self._note(self._core, "release", name, token, invoked, "released" if given else "refused")
+        return given
+
+
+def _parts(lease: BaseLease) -> list[BaseLease]:
+    """What it stands on: itself, or several (all_of) or one (rlock) that is another's."""
+    parts = getattr(lease, "_parts", None)
+    return [lease] if parts is None else [each for part in parts for each in _parts(part)]
+
+
+def _who() -> object:
+    """The task that runs this, or else the thread."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return task or threading.get_ident()
+
+
+class Leases:
+    """The world of one test. ``history`` has every grant, check, renewal, release and loss; add your own writes."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.history = History(now=self.clock.now)
+        self._faults: weakref.WeakKeyDictionary[Core, Faults] = weakref.WeakKeyDictionary()
+        self._cuts: list[Sequence[Core] | None] = []  # one for each partition that lasts; None cuts off everybody
+        self._mutex = threading.RLock()
+        self._limits: dict[str, int] = {}
+        self._places: dict[str, str] = {}
+        self._refusals: dict[object, list[dict[str, Any]]] = {}
+
+    @contextmanager
+    def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """For as long as this lasts, what ``connect`` makes of ``memory://`` (and of no URL) lives here."""
+        make, add, end, belie = Core.__init__, Core.add, Core.end, Core.belie
+        renew, probe = keeping._renew_batch, keeping._probe
+        check, valid = BaseLease.check, BaseLease.valid.fget  # type: ignore[attr-defined]
+        table = memory.Table
+
+        def make_here(core: Core, *arguments: Any, **options: Any) -> None:
+            make(core, *arguments, **options)
+            if core.store.scheme == "memory":
+                core.now = self.clock.now
+                core.store = _Noted(core, self._note_call)
+                with self._mutex:
+                    self._faults[core] = install_into(core)
+                    self._cut_and_mend()
+
+        def add_here(core: Core, lease: BaseLease) -> None:
+            add(core, lease)
+            if core in self._faults:
+                self._note_grant(lease)
+
+        def end_here(core: Core, lease: BaseLease, reason: str) -> bool:
+            at = self.clock.now()  # before anybody can learn of it and act on it
+            ended = end(core, lease, reason)
+            if ended and reason != RELEASED:
+                self._note_loss(lease, at)
+            return ended
+
+        def belie_here(core: Core, lease: BaseLease) -> None:
+            at = self.clock.now()
+            belie(core, lease)
+            self._note_loss(lease, at)
+
+        def valid_here(lease: BaseLease) -> bool:
+            invoked = self.clock.now()
+            said = bool(valid(lease))
+            self._note_check(lease, invoked, said)
+            return said
+
+        def check_here(lease: BaseLease) -> None:
+            invoked = self.clock.now()
+            try:
+                check(lease)
+            except LeaseLost:
+                self._note_check(lease, invoked, False)
+                raise
+            self._note_check(lease, invoked, True)
+
+        def and_note(effects: Effects[None]) -> Effects[None]:
+            """What a renewal came to is noted when it has been acted on, so that what is asked next can be judged."""
+            try:
+                yield from effects
+            finally:
+                self._note_refusals()
+
+        monkeypatch.setattr(keeping, "_renew_batch", lambda *args, **options: and_note(renew(*args, **options)))
+        monkeypatch.setattr(keeping, "_probe", lambda *args: and_note(probe(*args)))
+        monkeypatch.setattr(Core, "__init__", make_here)
+        monkeypatch.setattr(Core, "add", add_here)
+        monkeypatch.setattr(Core, "end", end_here)
+        monkeypatch.setattr(Core, "belie", belie_here)
+        monkeypatch.setattr(BaseLease, "check", check_here)
+        monkeypatch.setattr(BaseLease, "valid", property(valid_here))
+        monkeypatch.setattr(memory, "Table", lambda: table(self.clock.now_us, self.clock.wall_us))
+        monkeypatch.setattr(memory, "_tables", {})
+        monkeypatch.setattr(BaseLease, "lose", lambda lease, reason=LOST: self.lose(lease, reason), raising=False)
+        monkeypatch.setenv("LEASEHOLD_URL", "memory://test")
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._cuts.clear()
+                self._cut_and_mend()
+
+    # What can be done to leases.
+
+    def lose(self, lease: BaseLease, reason: str = LOST) -> None:
+        """The lease is lost now, as if the store had said so: there another can have it. Also ``lease.lose()``."""
+        if lease._core not in self._faults:
+            lease._core.lose(lease, reason)
+            return
+        core, at = lease._core, self.clock.now()
+        with core.mutex:
+            lost = [part for part in _parts(lease) if part._end is None]
+            for part in lost:
+                part._end = reason  # it is trusted no longer, so another may have it before anybody is told
+        for part in lost:
+            core.leases.pop(part._claim.attempt, None)
+            run_steps(core.store.abandon(part.name, part._claim.attempt), core.driver.inner._handle)  # type: ignore[attr-defined]
+            self._note_loss(part, at)
+        for part in lost:
+            part._announce()
+            core.tell("lost", part.name, part.token, reason)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; what is held is renewed meanwhile, unless the store is cut off. For threads."""
+        self._advance(seconds)
+
+    async def aadvance(self, seconds: float) -> None:
+        """As :meth:`advance`, for asyncio: awaited in the loop that the leases are in."""
+        await self._aadvance(seconds)
+
+    def pause(self, seconds: float, *locks: Any) -> None:
+        """The process is stopped for so long: time passes, and nothing of it runs. What ran out is lost afterwards.
+
+        Given some ``Locks``, only those are: they stand for one process of several, and the others go on. For threads.
+        """
+        if not locks:
+            self.clock.added += seconds
+            self._after_the_jump(self._here())
+            return
+        with self._stopped(locks) as stopped:
+            self._advance(seconds, stopped)
+
+    async def apause(self, seconds: float, *locks: Any) -> None:
+        """As :meth:`pause`, for asyncio: awaited in the loop that the leases are in."""
+        if not locks:
+            self.pause(seconds)
+            return
+        with self._stopped(locks) as stopped:
+            await self._aadvance(seconds, stopped)
+
+    @contextmanager
+    def partition(self, *locks: Any) -> Iterator[None]:
+        """Nothing reaches the store, and nothing comes from it: for these ``Locks``, or for all, also those to come."""
+        cut = self._cores(locks) if locks else None
+        with self._mutex:
+            self._cuts.append(cut)
+            self._cut_and_mend()
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._cuts.remove(cut)
+                self._cut_and_mend()
+
+    def check(self, resources: dict[str, Resource] | None = None, **options: Any) -> None:
+        """Judge the history; AssertionError says what must not have happened. See leasehold.testing.history.
+
+        ``options`` are those of its ``check``. How many may hold a name is known of what was granted here; ``limit``
+        says it of other names.
+        """
+        limit = options.pop("limit", {})
+        if isinstance(limit, Mapping):
+            limit = {**self._limits, **limit}
+        late = options.pop("late", float("inf"))  # an advance makes losses as late as it likes
+        assert_clean(self.history, resources, limit=limit, late=late, **options)
+
+    # What is noted.
+
+    def _name(self, core: Core, name: str) -> str:
+        """The lease's name; where that is another's too (in another namespace or store), one that tells them apart."""
+        table = core.driver.inner._table  # type: ignore[attr-defined]
+        place = next((f"{url}/{core.namespace}" for url, each in memory._tables.items() if each is table), "")
+        return name if self._places.setdefault(name, place) == place else f"{name} in {place}"
+
+    def _holding(self, lease: BaseLease) -> dict[str, Any]:
+        return {"name": self._name(lease._core, lease.name), "owner": lease.owner, "token": lease.token}
+
+    def _note_grant(self, lease: BaseLease) -> None:
+        held = self._holding(lease)
+        self._limits[held["name"]] = max(lease._spec.limit, self._limits.get(held["name"], 1))
+        self.history.add("acquire", **held, invoked=lease._sent, outcome="granted", weight=lease._spec.weight)
+
+    def _note_loss(self, lease: BaseLease, at: float) -> None:
+        if lease._core in self._faults:
+            due = min(lease._deadline, at)
+            self.history.add("lost", **self._holding(lease), invoked=due, returned=at, outcome=lease._end or "")
+
+    def _note_check(self, lease: BaseLease, invoked: float, valid: bool) -> None:
+        parts = _parts(lease)
+        if lease._core in self._faults and (valid or parts == [lease]):  # which of several is lost is not said
+            outcome = "valid" if valid else "invalid"
+            for part in parts:
+                self.history.add("check", **self._holding(part), invoked=invoked, outcome=outcome)
+
+    def _note_call(
+        self, core: Core, op: str, name: str, token: int, invoked: float, outcome: str, later: bool = False
+    ) -> None:
+        held: dict[str, Any] = {"name": self._name(core, name), "owner": core.owner, "token": token}
+        noted = {"op": op, **held, "invoked": invoked, "outcome": outcome}
+        if later:
+            self._refusals.setdefault(_who(), []).append(noted)
+        else:
+            self.history.add(**noted)
+
+    def _note_refusals(self) -> None:
+        for noted in self._refusals.pop(_who(), ()):
+            self.history.add(**noted)
+
+    # How.
+
+    def _here(self) -> list[Core]:
+        with self._mutex:
+            return list(self._faults)
+
+    def _cores(self, locks: Sequence[Any]) -> list[Core]:
+        cores = [each._core for each in locks]
+        if not all(core in self._faults for core in cores):
+            raise ValueError("only a Locks that is in memory, made in this test, can be cut off or stopped")
+        return cores
+
+    def _cut_and_mend(self) -> None:
+        """Cut off whom a partition that lasts cuts off, and nobody else."""
+        for core in self._here():
+            faults = self._faults[core]
+            cut = any(each is None or core in each for each in self._cuts)
+            if cut and not faults.deaf:
+                faults.deaf = True
+                faults.lose_request()
+            elif faults.deaf and not cut:
+                faults.mend()
+
+    @contextmanager
+    def _stopped(self, locks: Sequence[Any]) -> Iterator[list[Core]]:
+        stopped = self._cores(locks)
+        with self.partition(*locks):
+            yield stopped
+        self._after_the_jump(stopped)
+
+    def _advance(self, seconds: float, stopped: Sequence[Core] = ()) -> None:
+        for cores in self._moments(seconds, stopped):
+            patient_until = time.monotonic() + PATIENCE
+            while self._busy(cores) and time.monotonic() < patient_until:
+                time.sleep(0.001)
+
+    async def _aadvance(self, seconds: float, stopped: Sequence[Core] = ()) -> None:
+        for cores in self._moments(seconds, stopped):
+            patient_until = time.monotonic() + PATIENCE
+            while self._busy(cores) and time.monotonic() < patient_until:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    def _moments(self, seconds: float, stopped: Sequence[Core]) -> Iterator[list[Core]]:
+        """Go to each moment at which a keeper has something to do, and to the end. Yields who has to get on with it."""
+        end = self.clock.now() + seconds
+        while (left := end - self.clock.now()) > 0:
+            cores = [core for core in self._here() if core not in stopped]
+            due = min((min(core.next_look, core.next_deadline) for core in cores), default=end) - self.clock.now()
+            self.clock.added += max(0.0, min(left, due + 0.0005))
+            self._after_the_jump(cores)
+            yield [core for core in cores if core.next_look <= self.clock.now()]
+
+    def _after_the_jump(self, cores: list[Core]) -> None:
+        for core in cores:
+            if core.next_deadline <= self.clock.now():
+                core.expire()
+            if core.next_look <= self.clock.now():
+                core.wake_keeper()
+            for bell in list(core.asking.values()):
+                bell.ring()  # waits go by the machine's time: look again
+
+    def _busy(self, cores: list[Core]) -> bool:
+        return any(core.next_look <= self.clock.now() and core.leases for core in cores)

@@ -1,0 +1,159 @@
+"""``doctor``, ``init`` and ``bench``: on the embedded store, and by the command on real servers."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from datetime import timedelta
+from typing import Any
+
+import pymongo
+import pytest
+
+from leasehold.cli.bench import _percentiles
+
+from .shell import Shell
+
+
+def told(shell: Shell, *words: str, code: int = 0, url: str | None = None) -> list[dict[str, str]]:
+    """The findings of a command that ends with ``code``."""
+    answer = shell.do(*words, "--json", *(("--url", url) if url else ()))
+    assert answer.returncode == code, answer.stderr + answer.stdout
+    found: list[dict[str, str]] = json.loads(answer.stdout)
+    return found
+
+
+def levels(findings: list[dict[str, str]]) -> set[str]:
+    return {finding["level"] for finding in findings}
+
+
+def test_doctor_makes_nothing(shell: Shell) -> None:
+    assert "not there yet" in told(shell, "doctor")[-1]["message"]
+    assert not shell.database.exists()
+
+
+def test_init_then_doctor_on_the_embedded_store(shell: Shell) -> None:
+    assert levels(told(shell, "init")) == {"ok"}
+    assert shell.database.exists()
+    assert shell.do("run", "job", "--", "true").returncode == 0
+    assert "records of 1 names" in told(shell, "doctor")[-1]["message"]
+
+
+def test_doctor_says_what_is_wrong_with_a_file(shell: Shell) -> None:
+    shell.database.write_bytes(b"this is a letter to my aunt " * 100)
+    [found] = told(shell, "doctor", code=1)
+    assert found["level"] == "error"
+    assert found["advice"]
+    answer = shell.do("doctor")
+    assert answer.returncode == 1
+    assert "not a database" in answer.stdout
+
+
+def test_doctor_sees_records_of_a_newer_format(shell: Shell) -> None:
+    told(shell, "init")
+    with sqlite3.connect(shell.database) as database:
+        columns = "namespace, name, format, version, token, boot, state, updated"
+        database.execute(f"INSERT INTO leasehold ({columns}) VALUES ('', 'new', 99, 1, 1, '', '', 1)")
+    database.close()
+    assert told(shell, "doctor", code=1)[-1]["advice"] == "upgrade this leasehold"
+
+
+def test_doctor_warns_of_a_file_that_everybody_may_write(shell: Shell) -> None:
+    told(shell, "init")
+    os.chmod(shell.database, 0o666)
+    assert told(shell, "doctor")[-1]["level"] == "warning"
+
+
+def test_what_makes_no_sense_is_wrong_usage(shell: Shell) -> None:
+    for words in (
+        ["doctor", "--url", "memory://"],
+        ["init", "--print-sql"],
+        ["init", "--from-legacy"],
+        ["init", "--print-sql", "--dry-run", "--url", "postgresql://db/app"],
+        ["bench", "--url", "memory://"],
+        ["bench", "--processes", "1"],
+        ["bench", "--leases", "0"],
+        ["doctor", "extra"],
+        ["init", "--namespace", "billing"],  # it would have no effect
+        ["bench", "--namespace", "billing"],
+    ):
+        answer = shell.do(*words)
+        assert (answer.returncode, answer.stdout) == (2, ""), words
+        assert answer.stderr.startswith("leasehold: ")
+
+
+def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
+    answer = shell.do("bench", "--seconds", "200ms", "--processes", "2", "--leases", "7", "--json")
+    assert answer.returncode == 0, answer.stderr
+    figures = json.loads(answer.stdout)
+    for key in ("pair_threads", "pair_asyncio", "hand_off"):
+        assert 0 < figures[key]["p50"] <= figures[key]["p99"]
+    assert figures["contended"]["per_second"] > 0
+    assert 0.5 <= figures["contended"]["fairness"] <= 1
+    assert (figures["held"]["leases"], figures["held"]["lost"]) == (7, 0)
+    assert 0 < figures["held"]["share_of_a_core"] < 2
+    assert 0 < figures["takeover"]["seconds"] < 20
+    assert "nothing is held" in shell.do("ls", "--namespace", "leasehold-bench").stderr
+    shown = shell.do("bench", "--seconds", "200ms", "--processes", "2").stdout
+    assert "hand-offs per second" in shown
+    assert "100 held (ttl 3 s)" in shown
+    assert "replaced after" in shown
+
+
+def test_what_was_seen_once_is_a_figure() -> None:
+    """Two processes that a busy machine runs one after the other hand the lease on a single time."""
+    assert _percentiles([0.25]) == {"p50": 0.25, "p99": 0.25, "count": 1}
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["redis", "mongodb", "postgresql", "mariadb", "mysql"])
+def test_doctor_by_the_command_on_a_server(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
+    """B, E, D: each store's doctor is at hand as ``leasehold doctor``."""
+    url = request.getfixturevalue(f"{kind}_server").url
+    told(shell, "init", url=url)
+    found = told(shell, "doctor", url=url)
+    assert "ok" in levels(found)
+    assert all(finding["advice"] for finding in found if finding["level"] in ("warning", "error"))
+    assert shell.do("run", "job", "--url", url, "--", "true").returncode == 0
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_init_of_a_table(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(f"{kind}_server").url
+    url = f"{url}{'&' if '?' in url else '?'}table=made_by_init"
+    sql = shell.do("init", "--print-sql", "--url", url)
+    assert sql.returncode == 0
+    assert "CREATE TABLE" in sql.stdout
+    assert "made_by_init" in sql.stdout
+    assert levels(told(shell, "init", "--dry-run", url=url)) == {"to do"}
+    assert levels(told(shell, "init", url=url)) == {"done"}
+    assert levels(told(shell, "init", url=url)) == {"ok"}
+    assert levels(told(shell, "init", "--dry-run", url=url)) == {"ok"}
+
+
+@pytest.mark.server
+def test_init_from_legacy(shell: Shell, mongodb_server: Any) -> None:
+    """A8: refused while the old code holds something; then its leftovers are removed."""
+    url = mongodb_server.url
+    client: pymongo.MongoClient[Any] = pymongo.MongoClient(url)
+    database = client.get_default_database("test")
+    old = database["system_locks"]
+    by_name = ("init", "--from-legacy", "--legacy-collection")
+    url = url if "/" in url.partition("://")[2] else f"{url}/test"
+    try:
+        now = client.admin.command("hello")["localTime"]
+        old.insert_one({"lockName": "init", "instanceId": "host-1", "expiresAt": now + timedelta(days=365)})
+        found = told(shell, "init", "--from-legacy", url=url, code=1)
+        assert "held by host-1" in found[-1]["message"]
+        old.update_many({}, {"$set": {"expiresAt": now - timedelta(days=365)}})
+        assert "to do" in levels(told(shell, "init", "--from-legacy", "--dry-run", url=url))
+        assert old.count_documents({}) == 1
+        told(shell, "init", "--from-legacy", url=url)
+        assert old.count_documents({}) == 0
+        assert "no collection nosuch" in told(shell, *by_name, "nosuch", url=url)[0]["message"]
+        assert shell.do("init", "--legacy-collection", "x", "--url", url).returncode == 2
+    finally:
+        old.drop()
+        client.close()

@@ -1,0 +1,31 @@
+"""A holder that is paused just before its write leaves: ``late.py LEASES KIND URL``. It stops itself there."""
+
+import signal
+import sys
+
+import leasehold
+from fence.resources import KINDS
+
+leases, kind, url = sys.argv[1:]
+
+
+stopped: list[bool] = []
+
+
+def stop() -> None:
+    if not stopped:  # at the first thing that it sends
+        stopped.append(True)
+        with locks._core.driver.database._mutex:  # type: ignore[attr-defined]
+            # Not while the keeper is at the store: stopped in a write it would hold up everybody.
+            print("stopping", flush=True)
+            signal.raise_signal(signal.SIGSTOP)
+
+
+resource = KINDS[kind](url, stop)
+with leasehold.connect(leases) as locks, locks.lock("account:1", ttl=2) as lease:
+    try:
+        resource.write(lease, 80)
+        print("written", flush=True)
+    except leasehold.LeaseLost as error:
+        print(type(error).__name__, flush=True)
+resource.close()

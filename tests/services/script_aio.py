@@ -1,0 +1,28 @@
+"""A service as a plain script, with asyncio: ``script_aio.py URL GRACE HOW``."""
+
+import asyncio
+import sys
+
+from work import NAMESPACE, fork_and_tell, start_tasks
+
+from leasehold import aio
+
+url, grace, how = sys.argv[1:]
+
+
+async def main() -> None:
+    async with aio.connect(url, namespace=NAMESPACE) as locks:
+        locks.drain_on_signals(grace=float(grace))
+        tasks = start_tasks(locks, stubborn=how == "stubborn")
+        if how == "returns":
+            while locks._core.draining is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
+            return
+        if how == "forks":
+            fork_and_tell()
+        await asyncio.gather(*tasks)
+        await asyncio.Event().wait()
+
+
+asyncio.run(main())
