@@ -97,6 +97,6 @@ def in_one_shell(texts: Sequence[str], folder: Path, environ: dict[str, str]) ->
     mark = "=== end of output ==="
     script = "".join(f"{text}\n__status=$?; echo; echo '{mark}'; (exit $__status)\n" for text in texts)
     ran = subprocess.run(
-        ["bash", "-c", f"exec 2>&1\n{script}"], cwd=folder, env=environ, capture_output=True, text=True, timeout=60
+        ["bash", "-c", f"exec 2>&1\n{script}"], cwd=folder, env=environ, capture_output=True, text=True, timeout=100
     )
     return ran.stdout.split(f"\n{mark}\n")[: len(texts)]

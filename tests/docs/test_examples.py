@@ -58,11 +58,12 @@ def test_python_blocks_run(page: Path, tmp_path: Path, environ: dict[str, str]) 
     command = [sys.executable, "-W", "error", "-c", RUN, str(page)]
     check(
         subprocess.run(
-            command, input=repr(texts), cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60
+            command, input=repr(texts), cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=100
         )
     )
 
 
+@pytest.mark.timeout(360)  # of many commands, each a process
 @pytest.mark.parametrize("page", pages_with("console"), ids=named)
 def test_commands_show_what_is_shown(page: Path, tmp_path: Path, environ: dict[str, str]) -> None:
     for block in of(page, "console"):
@@ -80,7 +81,7 @@ def test_scripts_run(script: Path, tmp_path: Path, environ: dict[str, str]) -> N
             env=environ,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=100,
         )
     )
 

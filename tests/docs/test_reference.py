@@ -53,7 +53,7 @@ def test_events() -> None:
     assert set(first_column("Events and log")) == set(core._MESSAGES)
 
 
-@pytest.mark.parametrize("record", [leasehold.LeaseInfo, leasehold.LockMetrics, leasehold.Event])
+@pytest.mark.parametrize("record", [leasehold.LeaseInfo, leasehold.LockMetrics, leasehold.Counters, leasehold.Event])
 def test_fields(record: type) -> None:
     line = next(each for each in PAGE.split("\n\n") if each.startswith(f"`{record.__name__}`"))
     assert set(record._fields) <= set(re.findall(r"`(\w+)", line))  # type: ignore[attr-defined]

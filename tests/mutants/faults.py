@@ -1,0 +1,359 @@
+"""Deliberate faults: what the library would be if one thought had been forgotten. Each must turn the tests red."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    """In ``file`` of ``src/leasehold``, ``old`` (which must be there exactly once) becomes ``new``."""
+
+    title: str
+    file: str
+    old: str
+    new: str
+    conformance: str = ""
+    """Where simulation cannot see it: what to select (``-k``) of the conformance suite, which then judges it."""
+    stores: tuple[str, ...] = ("memory", "sqlite")
+    """On which stores. Others than these two need a server."""
+
+
+MUTANTS = [
+    Mutant(
+        "no deadline: a lease is valid until somebody ends it",
+        "lease.py",
+        "return self._core.now() < self._trusted_until()",
+        "return self._end is None",
+    ),
+    Mutant(
+        "the deadline of a grant counts from the answer",
+        "engine.py",
+        "return Taken._make((claim, since, None))",
+        "return Taken._make((claim, core.now(), None))",
+    ),
+    Mutant(
+        "the deadline of a renewal counts from the answer",
+        "keeping.py",
+        "lease._renewed(sent, term, chosen=ttl is not None)",
+        "lease._renewed(core.now(), term, chosen=ttl is not None)",
+    ),
+    Mutant(
+        "no margin for clocks that run at different speeds",
+        "policy.py",
+        "return 0.01 * ttl + 0.05 if drift is None else 2 * drift",
+        "return 0.0 if drift is None else 2 * drift",
+    ),
+    Mutant(
+        "blind renew: whoever asks renews what is there",
+        "entry.py",
+        """        holder = self._holder(attempt, token)
+        if holder is None or holder.expires <= now:
+            return GONE""",
+        """        holder = next(iter(self.holders), None)
+        if holder is None or holder.expires <= now:
+            return GONE""",
+        "test_op_",
+    ),
+    Mutant(
+        "blind release: whoever asks frees the name",
+        "entry.py",
+        """        holder = self._holder(attempt, token)
+        if holder is None:
+            return False""",
+        """        holder = next(iter(self.holders), None)
+        if holder is None:
+            return False""",
+    ),
+    Mutant(
+        "the token is stuck",
+        "entry.py",
+        "self.token = permit.token = max(self.token + 1, wall)",
+        "self.token = permit.token = max(self.token, 1)",
+    ),
+    Mutant(
+        "the token starts over at each release",
+        "entry.py",
+        "        self._promote(now, wall)\n        return True",
+        "        self.token = 0\n        self._promote(now, wall)\n        return True",
+    ),
+    Mutant(
+        "a renewal that is refused takes the lease again",
+        "entry.py",
+        """        if holder is None or holder.expires <= now:
+            return GONE""",
+        """        if holder is None or holder.expires <= now:
+            again = Permit(attempt, "", "lock", '"revived"', "", 1, ttl, 0, now + ttl, token, now, HELD)
+            self.holders = [again]
+            return RENEWED""",
+    ),
+    Mutant(
+        "a renewal revives a lease that was past its deadline",
+        "lease.py",
+        "if self._end is not None or self._core.now() >= self._deadline:\n                return",
+        "if self._end is not None and self._end != EXPIRED:\n                return\n            self._end = None",
+    ),
+    Mutant(
+        "the renewer dies of its first error",
+        "keeping.py",
+        '            log(DEBUG, "housekeeping has to wait: %s", error)',
+        "            return",
+        "housekeeping_fails and threads",
+    ),
+    Mutant(
+        "renewal stops after an error",
+        "keeping.py",
+        "lease._due = now + min(timing.renew_every / 4, 1.0, max(0.02, (lease._deadline - now) / 4))",
+        'lease._due = float("inf")',
+    ),
+    Mutant(
+        "an unknown renewal counts as loss",
+        "keeping.py",
+        "if lease._failures >= timing.max_renew_failures:",
+        "if True:",
+    ),
+    Mutant(
+        "the wake-up is lost: a waiter that is granted the name is not called",
+        "entry.py",
+        "            self.rings.append((waiter.session, waiter.attempt))\n            moved",
+        "            moved",
+    ),
+    Mutant(
+        "a cancelled acquire leaves what it was granted",
+        "tasks.py",
+        "            await self._give_up([ask], error)\n",
+        "",
+    ),
+    Mutant(
+        "an expired holder is not replaced",
+        "entry.py",
+        "gone = [holder for holder in self.holders if holder.expires <= now]",
+        "gone = []",
+    ),
+    Mutant(
+        "the timer does not tell that a deadline has passed",
+        "core.py",
+        "if self.end(lease, lease._why_expired(now))]",
+        "if False]",
+        "lost_is_set_in_time",
+    ),
+    Mutant(
+        "a loss is told twice",
+        "core.py",
+        "            if lease._end is not None:\n                return False\n            lease._end = reason",
+        "            lease._end = reason",
+    ),
+    Mutant(
+        "a lease that was forgotten by its holder is kept",
+        "lease.py",
+        "            self._core.settle(self._claim.owed())\n\n    # For the keeper",
+        "            pass\n\n    # For the keeper",
+    ),
+    Mutant(
+        "a release whose answer was lost is not tried again",
+        "engine.py",
+        "    core.settle(claim.owed())\n    core.giving.discard(claim.attempt)",
+        "    core.giving.discard(claim.attempt)",
+    ),
+    Mutant(
+        "a first term is trusted for the whole ttl",
+        "engine.py",
+        "return Taken(claim, since, timing.first_term)",
+        "return Taken(claim, since)",
+    ),
+    Mutant(
+        "a lease that was handed over counts from its arrival",
+        "engine.py",
+        "since = min(now, granted)",
+        "since = now",
+    ),
+    Mutant(
+        "an attempt that asks again does not find its own grant",
+        "entry.py",
+        "if holder.attempt == ask.attempt and holder.state != INTERRUPTED:",
+        "if False:",
+    ),
+    Mutant(
+        "the last to come is served first",
+        "entry.py",
+        "waiter = self.queue.pop(0)",
+        "waiter = self.queue.pop()",
+        "served_in_order",
+    ),
+    Mutant(
+        "an older, late renewal cuts a newer term",
+        "entry.py",
+        "self.expires = max(self.expires, now + ttl)",
+        "self.expires = now + ttl",
+        "never_shortens",
+    ),
+    Mutant(
+        "a semaphore lets one too many in",
+        "entry.py",
+        "return self.limit - sum(holder.weight for holder in self.holders)",
+        "return self.limit - sum(holder.weight for holder in self.holders) + (self.limit > 1)",
+    ),
+    Mutant(
+        "whoever comes overtakes those who wait, if there is room",
+        "entry.py",
+        "if self._free() >= ask.weight and not (self.queue and ask.fair):",
+        "if self._free() >= ask.weight:",
+    ),
+    Mutant(
+        "a writer is let in beside readers",
+        "entry.py",
+        "return self.limit - sum(holder.weight for holder in self.holders)",
+        "return self.limit - sum(holder.weight for holder in self.holders if holder.weight == self.limit)",
+    ),
+    Mutant(
+        "after a downgrade those who wait are not let in",
+        "entry.py",
+        "        self._promote(now, wall)  # it may be lighter than it was\n",
+        "",
+    ),
+    Mutant(
+        "the first release of a re-entrant lock frees the name",
+        "joint.py",
+        "            if self.entries or self.over:\n                return False",
+        "            if self.over:\n                return False",
+    ),
+    Mutant(
+        "whoever waited for what is done once does it again",
+        "once_tasks.py",
+        "outcome = await core.drive(once.look(core, self.name, wanted))\n            while not",
+        "outcome = None\n            while not",
+    ),
+    Mutant(
+        "an outcome is recorded also by one whose lease has run out",
+        "stores/entries.py",
+        "if not _entry(row).holds(attempt, token, row.now):",
+        "if False:",
+        "note_is_written_by_the_holder",
+    ),
+    Mutant(
+        "a leader that cannot renew is told to stop when its term is over, not before",
+        "election.py",
+        "return until - min(self._before, (until - self.lease._sent) / 3)",
+        "return until",
+    ),
+    Mutant(
+        "who has left a group is told again and again",
+        "group.py",
+        "before, self._known = self._known, now",
+        "before = self._known\n        self._known = {**before, **now}",
+    ),
+    Mutant(
+        "max_hold is forgotten",
+        "lease.py",
+        "if timing.max_hold is not None and now - self._acquired >= timing.max_hold:\n            return False",
+        "if False:\n            return False",
+    ),
+    Mutant(
+        "a forked child goes on with its parent's leases",
+        "core.py",
+        "lease._end = lease._end or FORKED",
+        "pass",
+        "fork",
+    ),
+    Mutant(
+        "a lease says that it is valid after its release or loss, until its deadline",
+        "lease.py",
+        'return self._deadline if self._end is None and not self._promised else float("-inf")',
+        'return self._deadline if not self._promised else float("-inf")',
+    ),
+    Mutant(
+        "a waiter does not look when the holder's time is over",
+        "engine.py",
+        "        if busy.expires_in is not None:\n            until",
+        "        if False:\n            until",
+    ),
+    Mutant(
+        "the token counts on, without the clock, so that a store that has forgotten begins again",
+        "entry.py",
+        "self.token = permit.token = max(self.token + 1, wall)",
+        "self.token = permit.token = self.token + 1",
+    ),
+    Mutant(
+        "a loss is announced to nobody",
+        "core.py",
+        "        if reason != RELEASED:\n            lease._announce()",
+        "        if False:\n            lease._announce()",
+    ),
+    Mutant(
+        "an acquire that a thread gives up leaves what it was granted, or its place",
+        "threads.py",
+        "if engine.owes(asks[0], error):\n                self.drive(engine.abandon(self, asks, error))\n",
+        "pass\n",
+        "(cancelled_waiter or timed_out or cancelling_just) and threads",
+    ),
+    Mutant(
+        "an acquire that is cancelled during its call leaves what that call brings",
+        "threads.py",
+        "            over.wait()\n            self.drive(engine.abandon(self, asks, error))\n",
+        "            over.wait()\n",
+        "cancelled_during_its_call and threads",
+    ),
+    Mutant(
+        "a step for several names whose answer was lost leaves what it was granted",
+        "engine.py",
+        "        yield from abandon(core, asks, error)\n        return None\n    if reply is None",
+        "        return None\n    if reply is None",
+        "several_whose_answer_was_lost_are_had",
+    ),
+    Mutant(
+        "several names are asked for in one step, and one that is busy is overlooked",
+        "stores/entries.py",
+        "                if isinstance(reply, (Busy, Mismatch)):\n                    return Refusal(place, reply)\n",
+        "                if isinstance(reply, (Busy, Mismatch)):\n                    reply = Grant(1)\n",
+        "busy_name_is_found or another_shape_is_refused",
+    ),
+    Mutant(
+        "etcd: a step for several names overlooks who waits",
+        "stores/etcd/several.py",
+        "for first, end in (holders, waiters)]",
+        "for first, end in (holders,)]",
+        "does_not_take_what_is_there",
+        ("etcd",),
+    ),
+    Mutant(
+        "ZooKeeper: a step for several names does not ask whether they are free",
+        "stores/zookeeper/several.py",
+        """    yield Call("delete", (stake.parent,))
+    yield Call("create", (stake.parent,))
+""",
+        "",
+        "busy_name_is_found or does_not_take_what_is_there",
+        ("zookeeper",),
+    ),
+    Mutant(
+        "Redis: blind renew",
+        "stores/redis/renew.lua",
+        "holder[ATTEMPT] == attempt and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) and ",
+        "",
+        "test_op_renew and not valkey",
+        ("redis",),
+    ),
+    Mutant(
+        "Redis: blind release",
+        "stores/redis/release.lua",
+        "if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) then",
+        "if true then",
+        "test_op_release and not valkey",
+        ("redis",),
+    ),
+    Mutant(
+        "Redis: the token of a free name is stuck",
+        "stores/redis/acquire_free.lua",
+        "last = math.max(last + 1, now)",
+        "last = math.max(last, 1)",
+        "test_tokens_rise_with and not valkey",
+        ("redis",),
+    ),
+    Mutant(
+        "Redis: the token is stuck when the name is handed on",
+        "stores/redis/grant.lua",
+        "last = math.max(last + 1, now)",
+        "last = math.max(last, 1)",
+        "served_in_order and not valkey",
+        ("redis",),
+    ),
+]

@@ -1,0 +1,30 @@
+"""The mutants still fit the code: what they replace is there, once, and what they put there is Python."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from .faults import MUTANTS, Mutant
+from .run import ROOT
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.title)
+def test_it_fits(mutant: Mutant) -> None:
+    healthy = (ROOT / "src" / "leasehold" / mutant.file).read_text()
+    assert healthy.count(mutant.old) == 1
+    broken = healthy.replace(mutant.old, mutant.new)
+    assert broken != healthy
+    if mutant.file.endswith(".py"):
+        ast.parse(broken)
+
+
+def test_its_judges_are_there() -> None:
+    for mutant in MUTANTS:
+        for store in mutant.stores:
+            assert (ROOT / "tests" / "conformance" / f"test_{store}.py").exists()
+
+
+def test_there_are_enough() -> None:
+    assert len({mutant.title for mutant in MUTANTS}) == len(MUTANTS) >= 12
