@@ -38,6 +38,7 @@ class Client:
 
     def close(self) -> None:
         self._loop.run_until_complete(self._peer.aclose())
+        self._loop.close()
         self._peer.close()
 
     def acquire(self, name: str, ttl: float = 30.0) -> float:
@@ -91,6 +92,48 @@ class Client:
         began, used = time.monotonic(), cpu()
         self.acquire(name)
         return time.monotonic() - began, cpu() - used
+
+    def crowd(self, tasks: int, names: int, seconds: float) -> tuple[list[int], float]:
+        """So many tasks that contend for so many names: how often each had its own, and how long all took."""
+
+        async def run() -> tuple[list[int], float]:
+            counts = [0] * tasks
+            began = time.monotonic()
+            ends = began + seconds
+
+            async def work(number: int) -> None:
+                while time.monotonic() < ends:
+                    handle = await self._peer.aacquire(f"crowd{number % names}")
+                    counts[number] += 1
+                    await self._peer.arelease(handle)
+
+            await asyncio.gather(*(work(number) for number in range(tasks)))
+            return counts, time.monotonic() - began
+
+        return self._loop.run_until_complete(run())
+
+    def queue(self, name: str, tasks: int) -> None:
+        """So many tasks that have the name one after the other, once each."""
+
+        async def once() -> None:
+            await self._peer.arelease(await self._peer.aacquire(name))
+
+        async def run() -> None:
+            await asyncio.gather(*(once() for _ in range(tasks)))
+
+        self._loop.run_until_complete(run())
+
+    def rest(self, seconds: float) -> None:
+        """Do nothing, in an event loop."""
+        self._loop.run_until_complete(asyncio.sleep(seconds))
+
+    def fill(self, prefix: str, count: int) -> None:
+        """Hold so many names for an hour, taken by several threads, for a store may take its time over each."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(8) as pool:
+            held = pool.map(lambda number: self._peer.acquire(f"{prefix}{number}", 3600.0), range(count), chunksize=100)
+            self._held.update((f"{prefix}{number}", handle) for number, handle in enumerate(held))
 
     def hold_many(self, prefix: str, count: int, seconds: float) -> dict[str, float]:
         """Hold so many for so long: what that takes."""

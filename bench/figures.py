@@ -15,26 +15,19 @@ class Row(NamedTuple):
     unit: str
     values: dict[str, float | None]
     """By peer, in the unit; None where the peer cannot."""
-    goal: float | None = None
-    """The most that ours should be, in the unit."""
-    no_slower_than: str | None = None
-    """The peer that ours should not be slower than."""
     best: str = "low"
     """Whether low or high figures are the good ones; "none" where neither is."""
     note: str = ""
     rounds: dict[str, list[float]] | None = None
 
-    def missed(self, ours: str) -> str | None:
-        """Why ours misses its goal, if it does."""
-        value = self.values.get(ours)
-        if value is None:
-            return None
-        if self.goal is not None and value > self.goal:
-            return f"goal: at most {self.goal:g} {self.unit}"
-        other = self.values.get(self.no_slower_than or "")
-        if other is not None and value > other:
-            return f"goal: no slower than {self.no_slower_than}"
-        return None
+
+def number(value: float | None) -> str:
+    """A figure as it is printed: three digits, or all of them with commas from 1,000 on; never with an exponent."""
+    if value is None:
+        return "–"
+    if value >= 999.5:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value >= 0.01 or value == 0 else f"{value:.4f}"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -1,4 +1,4 @@
-"""The results as Markdown, for people."""
+"""Results as Markdown tables, for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import platform
 import subprocess
 from collections.abc import Sequence
 
-from .figures import Row
+from .figures import Row, number
 from .processes import ROOT
 
 
@@ -34,14 +34,6 @@ def commit() -> str:
     return (git("rev-parse", "--short", "HEAD") or "unknown") + (" and changes after it" if changed else "")
 
 
-def number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    if value >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}" if value >= 0.01 or value == 0 else f"{value:.4f}"
-
-
 def ratio(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
@@ -64,48 +56,10 @@ def table(rows: Sequence[Row], peers: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def misses(rows: Sequence[Row], ours: str) -> str:
-    found = [
-        f"- {row.what}: {number(row.values[ours])} {row.unit} ({why})" for row in rows if (why := row.missed(ours))
-    ]
-    return (
-        "Goals that this run missed:\n\n" + "\n".join(found) if found else "This run met every goal that it measured."
-    )
+MET = {True: "met", False: "**missed**", None: "–"}
 
 
-def section(result: dict[str, object], rows: Sequence[Row]) -> str:
-    """One store's part of docs/performance.md."""
-    peers = result["peers"]
-    assert isinstance(peers, list)
-    return f"""## {result["title"]}
-
-{result["about"]}
-
-{table(rows, peers)}
-
-Ratios are to leasehold in the same run. {misses(rows, peers[0])}
-
-- Command: `{result["command"]}`
-- Machine: {result["machine"]}; load average {result["load"]} when it began and {result["load_after"]} when it ended
-- {result["date"]}, commit {result["commit"]}; medians of {result["rounds"]} rounds
-"""
-
-
-PAGE = """# Performance
-
-Made by `make bench`; written by the benchmark itself. All peers are measured in one run, in turns, so that
-whatever else the machine does hits all alike: compare the ratios, not the times of two runs. What each line measures
-is said at the top of the file in `bench/measures/`.
-
-leasehold's own work per lease is more than its peers do: it writes a fenced record with an owner and an expiry,
-keeps a queue in order, and renews. filelock asks the kernel for `flock`, which knows no expiry, no token and no order.
-
-"""
-
-
-def page(old: str, new: str) -> str:
-    """docs/performance.md with one store's section put in, or in the place of its last one."""
-    sections = {each.partition("\n")[0]: each for each in old.split("\n## ")[1:]}
-    title, _, body = new.removeprefix("## ").partition("\n")
-    sections[title] = f"{title}\n{body}"
-    return PAGE + "\n\n".join(f"## {each.strip()}" for each in sections.values()) + "\n"
+def goals(found: Sequence[tuple[str, str, bool | None]]) -> str:
+    lines = ["| goal | seen | |", "| --- | ---: | --- |"]
+    lines += [f"| {goal} | {seen} | {MET[met]} |" for goal, seen, met in found]
+    return "\n".join(lines)

@@ -4,7 +4,8 @@
     python -m bench.run --only pair,handoff      # some of them
     python -m bench.run --quick                  # does it run? The figures mean little
 
-Results go to bench/results/ as JSON. A full run also writes its store's section of docs/performance.md.
+Results go to bench/results/ as JSON. Those that are worth keeping are put into bench/published/, of which
+``python -m bench.page`` makes docs/performance.md.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ import shlex
 import sys
 import tempfile
 import time
+import traceback
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from . import report
+from . import page, report
 from .figures import Row
 from .processes import ROOT, Setting
 
-MEASURES = ("pair", "handoff", "contention", "waiting", "startup", "holding", "takeover")
+MEASURES = (
+    *("pair", "handoff", "contention", "crowd", "waiting", "idle", "commands", "startup", "holding"),
+    *("takeover", "names"),
+)
 RESULTS = ROOT / "bench" / "results"
-PAGE = ROOT / "docs" / "performance.md"
 
 
 def options() -> argparse.Namespace:
@@ -32,6 +38,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--store", default="sqlite", help="a file of bench/stores (sqlite)")
     parser.add_argument("--only", default="", help=f"some of {', '.join(MEASURES)}, with commas")
     parser.add_argument("--rounds", type=int, default=3, help="medians are of so many rounds (3)")
+    parser.add_argument("--peer", action="append", default=[], help="only this one beside leasehold; may be repeated")
+    parser.add_argument("--processes", default="2,8,32", help="how many contend for one name (2,8,32)")
+    parser.add_argument("--one-core", action="store_true", help="everything on one core: the work, without wake-ups")
     parser.add_argument("--quick", action="store_true", help="a short run that only shows that it runs")
     found = parser.parse_args()
     found.measures = found.only.split(",") if found.only else list(MEASURES)
@@ -42,6 +51,8 @@ def options() -> argparse.Namespace:
 
 def main() -> None:
     chosen = options()
+    if chosen.one_core:  # those that are started from here have it from us
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     store = import_module(f"bench.stores.{chosen.store}")
     RESULTS.mkdir(exist_ok=True)
     load = f"{os.getloadavg()[0]:.1f}"
@@ -50,9 +61,21 @@ def main() -> None:
     rows: list[Row] = []
     file = RESULTS / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
-        with store.peers(RESULTS / folder) as peers:
-            setting = Setting(peers, 1 if chosen.quick else chosen.rounds, chosen.quick)
-            result: dict[str, object] = {
+        with store.peers(RESULTS / folder) as known:
+            if unknown := set(chosen.peer) - set(known):
+                raise SystemExit(f"no such peer: {', '.join(unknown)}; there are {', '.join(known)}")
+            wanted = [next(iter(known)), *chosen.peer] if chosen.peer else list(known)
+            peers = {name: peer for name, peer in known.items() if name in wanted}
+            setting = Setting(
+                peers,
+                1 if chosen.quick else chosen.rounds,
+                chosen.quick,
+                getattr(store, "PAIRS", 200),
+                tuple(int(each) for each in chosen.processes.split(",")),
+                lambda: store.peers(Path(tempfile.mkdtemp(dir=RESULTS / folder))),
+            )
+            result: dict[str, Any] = {
+                "store": chosen.store,
                 "title": store.TITLE,
                 "about": store.ABOUT,
                 "peers": list(peers),
@@ -61,18 +84,22 @@ def main() -> None:
                 "machine": report.machine(),
                 "commit": report.commit(),
                 "date": time.strftime("%Y-%m-%d"),
+                "at": time.time(),
                 "load": load,
             }
             for measure in chosen.measures:
                 print(f"{measure} …", file=sys.stderr, flush=True)
-                rows += import_module(f"bench.measures.{measure}").run(setting)
+                try:
+                    rows += import_module(f"bench.measures.{measure}").run(setting)
+                except Exception:  # what the others have found is not lost with it
+                    traceback.print_exc()
+                    result.setdefault("failed", []).append(measure)
                 result["load_after"] = f"{os.getloadavg()[0]:.1f}"
                 # After each, so that a run that is cut short was not for nothing.
                 file.write_text(json.dumps({**result, "rows": [row._asdict() for row in rows]}, indent=1))
-    text = report.section(result, rows)
-    print(text)
-    if not chosen.only and not chosen.quick:
-        PAGE.write_text(report.page(PAGE.read_text() if PAGE.exists() else "", text))
+    print(page.section(page.merge([{**result, "rows": [row._asdict() for row in rows]}])))
+    if result.get("failed"):
+        sys.exit(f"failed: {', '.join(result['failed'])}")
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from ..processes import Setting, children
 def run(setting: Setting) -> list[Row]:
     seconds = 0.5 if setting.quick else 3.0
     rows = []
-    for count in (2, 8):
+    for count in setting.processes:
         rounds = Rounds()
-        for _, name, peer in setting.turns():
+        for _, name, peer in setting.waiting().turns():
             with children(peer, count) as clients:
                 for client in clients:
                     client.do("pairs", "warm", 3)

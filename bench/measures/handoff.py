@@ -12,14 +12,17 @@ from ..processes import Child, Setting, children
 def run(setting: Setting) -> list[Row]:
     count = 10 if setting.quick else 60
     rounds = Rounds()
-    for _, name, peer in setting.turns():
+    slow: dict[str, list[float]] = {}
+    for _, name, peer in setting.waiting().turns():
         with children(peer, 2) as (one, other):
             _pass_on(one, other)  # the first one makes files and threads
             times = [_pass_on(one, other) for _ in range(count)]
         rounds.add("p50", name, percentile(times, 50) * 1e3)
-        rounds.add("p99", name, percentile(times, 99) * 1e3)
+        slow.setdefault(name, []).extend(times)
+    for name, times in slow.items():
+        rounds.add("p99", name, percentile(times, 99) * 1e3)  # of all rounds: one alone has too few for it
     return [
-        rounds.row("p50", "hand-off between two processes, p50", "ms", goal=5.0),
+        rounds.row("p50", "hand-off between two processes, p50", "ms"),
         rounds.row("p99", "hand-off between two processes, p99", "ms"),
     ]
 
@@ -27,7 +30,7 @@ def run(setting: Setting) -> list[Row]:
 def _pass_on(one: Child, other: Child) -> float:
     one.do("acquire", "handoff")
     other.send("acquire", "handoff")
-    time.sleep(random.uniform(0.02, 0.07))  # so that no poller is met at the same point each time
+    time.sleep(random.uniform(0.02, 0.12))  # so that no poller is met at the same point each time
     released: float = one.do("release", "handoff")
     acquired: float = other.answer()
     other.do("release", "handoff")

@@ -13,7 +13,7 @@ TTL = 3.0
 def run(setting: Setting) -> list[Row]:
     count = 1 if setting.quick else 5
     rounds = Rounds()
-    for number, name, peer in setting.turns():
+    for number, name, peer in setting.waiting().turns():
         times = []
         for turn in range(count):
             with children(peer, 2) as (holder, waiter):
@@ -30,5 +30,5 @@ def run(setting: Setting) -> list[Row]:
         rounds.add("max", name, max(times) * 1e3)
     return [
         rounds.row("p50", f"takeover after kill −9 (ttl {TTL:g} s), p50", "ms"),
-        rounds.row("max", f"takeover after kill −9 (ttl {TTL:g} s), maximum of {count}", "ms", goal=(TTL + 1) * 1e3),
+        rounds.row("max", f"takeover after kill −9 (ttl {TTL:g} s), maximum of {count}", "ms"),
     ]

@@ -14,9 +14,9 @@ def run(setting: Setting) -> list[Row]:
     rounds = Rounds()
     with ExitStack() as stack:
         waiting = []
-        for number, name, peer in setting.turns():
+        for number, name, peer in setting.waiting().turns():
             holder, waiter = stack.enter_context(children(peer, 2))
-            held = f"waiting{number}"
+            held = f"waiting{number}-{list(setting.peers).index(name)}"
             waiter.do("pairs", "warm", 3)
             holder.do("acquire", held, 120.0)
             waiter.send("cpu_of_acquire", held)
@@ -26,4 +26,4 @@ def run(setting: Setting) -> list[Row]:
             holder.do("release", held)
             waited, used = waiter.answer()
             rounds.add("share", name, used / waited * 100)
-    return [rounds.row("share", f"waiting {seconds:g} s: share of a core", "%", goal=1.0)]
+    return [rounds.row("share", f"waiting {seconds:g} s: share of a core", "%")]

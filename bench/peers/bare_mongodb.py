@@ -14,8 +14,9 @@ from typing import Any
 from pymongo import AsyncMongoClient, MongoClient, ReturnDocument
 
 from leasehold.protocol import SECOND, Ask
-from leasehold.stores import mongo, mongo_pipelines
-from leasehold.stores.mongo_link import AFTER, AS_IT_IS, Access, link_from_url
+from leasehold.stores.mongodb import pipelines as mongo_pipelines
+from leasehold.stores.mongodb import store as mongo
+from leasehold.stores.mongodb.link import AFTER, AS_IT_IS, Access, link_from_url
 
 from .base import Base
 
@@ -37,7 +38,7 @@ class Peer(Base):
     def _give(self, handle: tuple[str, str, int]) -> tuple[Any, Any]:
         name, attempt, token = handle
         mine = {"attempt": attempt, "token": token}
-        return self._access.filter(name, mine), mongo_pipelines.with_ask(mine, mongo_pipelines.RELEASE)
+        return self._access.filter(name, mongo._held_by(mine)), mongo_pipelines.with_ask(mine, mongo_pipelines.RELEASE)
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
         attempt = os.urandom(16).hex()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiomysql
 import pymysql
 
-from leasehold.stores.mysql_sql import MySQL, hexed
+from leasehold.stores.mysql.sql import MySQL, hexed
 
 from .bare_postgresql import ask
 from .base import Base
@@ -22,6 +22,8 @@ SQL = MySQL("bare")
 
 
 class Peer(Base):
+    crowds = False  # it has one cursor
+
     def __init__(self, target: str) -> None:
         super().__init__(target)
         url = urlsplit(target)

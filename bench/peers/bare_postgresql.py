@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from leasehold.stores.postgresql_sql import PostgreSQL
+from leasehold.stores.postgresql.sql import PostgreSQL
 
 from .base import Base
 
@@ -31,7 +31,7 @@ class Peer(Base):
         values = ask(name, ttl)
         while not (found := self._connection.execute(SQL.TAKE, values).fetchone()):
             time.sleep(0.001)
-        return {"namespace": "", "name": name, "attempt": values["attempt"], "token": found[0]}
+        return {**values, "token": found[0]}
 
     def release(self, handle: Any) -> None:
         self._connection.execute(SQL.FREE, handle)
@@ -42,7 +42,7 @@ class Peer(Base):
         values = ask(name, 30.0)
         while not (found := await (await self._async.execute(SQL.TAKE, values)).fetchone()):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        return {"namespace": "", "name": name, "attempt": values["attempt"], "token": found[0]}
+        return {**values, "token": found[0]}
 
     async def arelease(self, handle: Any) -> None:
         assert self._async is not None
@@ -58,4 +58,4 @@ class Peer(Base):
 
 def ask(name: str, ttl: float) -> dict[str, Any]:
     who = {"attempt": os.urandom(16).hex(), "session": "", "owner": "bare", "kind": "lock", "data": None}
-    return {"namespace": "", "name": name, "ttl": int(ttl * 1e6), **who}
+    return {"namespace": "", "name": name, "ttl": int(ttl * 1e6), "until": 2**62, **who}

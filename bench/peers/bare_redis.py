@@ -11,13 +11,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from leasehold.protocol import Ask
-from leasehold.stores.redis.scripts import ALL, RELEASE, Call, pack
+from leasehold.stores.redis.scripts import ALL, pack
 from leasehold.stores.redis.store import RedisStore
 
 from .base import Base
 
 
 class Peer(Base):
+    waits = False
+
     def __init__(self, target: str) -> None:
         super().__init__(target)
         where = urlsplit(target)
@@ -38,7 +40,7 @@ class Peer(Base):
 
     def release(self, handle: Any) -> None:
         name, attempt, token = handle
-        self._socket.sendall(Call(RELEASE, self._store.keys(name), (attempt.encode(), token)).packed())
+        self._socket.sendall(next(self._store.release(name, attempt, int(token), None)).packed())
         assert self._socket.recv(100) == b":1\r\n"
 
     def close(self) -> None:

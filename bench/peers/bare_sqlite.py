@@ -22,6 +22,8 @@ _GIVE = "UPDATE bare SET expires = 0 WHERE name = ? AND owner = ? AND token = ?"
 
 
 class Peer(Base):
+    crowds = False  # it has one worker thread
+
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self._owner = os.urandom(8).hex()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Base:
@@ -10,6 +10,12 @@ class Base:
 
     Handles are whatever the peer's own acquire returns. Every acquire waits as long as it takes.
     """
+
+    waits: ClassVar[bool] = True
+    """Whether it can wait for a name that another has: else it takes no part where names are contended for."""
+
+    crowds: ClassVar[bool] = True
+    """Whether many tasks of one process can use its asyncio side at once."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -19,6 +25,10 @@ class Base:
 
     def release(self, handle: Any) -> None:
         raise NotImplementedError
+
+    @classmethod
+    def has_asyncio(cls) -> bool:
+        return cls.aacquire is not Base.aacquire
 
     async def aacquire(self, name: str) -> Any:
         raise NotImplementedError

@@ -20,7 +20,8 @@ class Peer(Threaded):
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
         connection = self._engine.connect()
         lock = create_sadlock(connection, name)
-        lock.acquire()
+        while not lock.acquire(timeout=60):  # MariaDB knows no wait without end
+            pass
         return lock, connection
 
     def release(self, handle: Any) -> None:

@@ -12,6 +12,8 @@ from .base import Base
 
 
 class Peer(Base):
+    crowds = False  # one lock object per name, which lets in every task of its process
+
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self._lock = cache(lambda name: FileLock(os.path.join(target, name + ".lock")))

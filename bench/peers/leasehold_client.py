@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import redis
 import redis.asyncio
 
@@ -16,7 +14,4 @@ from . import leasehold_peer
 class Peer(leasehold_peer.Peer):
     def __init__(self, target: str) -> None:
         self.target = target
-        self.locks = leasehold.connect(redis.Redis.from_url(target))
-        self.alocks = aio.connect(redis.asyncio.Redis.from_url(target))
-        self._lock = cache(self.locks.lock)
-        self._alock = cache(self.alocks.lock)
+        self.use(leasehold.connect(redis.Redis.from_url(target)), aio.connect(redis.asyncio.Redis.from_url(target)))

@@ -14,14 +14,19 @@ from .base import Base
 class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        self.locks = leasehold.connect(target)
-        self.alocks = aio.connect(target)
+        self.use(leasehold.connect(target), aio.connect(target))
+
+    def use(self, locks: leasehold.Locks, alocks: aio.Locks) -> None:
+        self.locks, self.alocks = locks, alocks
         # As a program does: a Lock is made once for a name and used again.
-        self._lock = cache(self.locks.lock)
-        self._alock = cache(self.alocks.lock)
+        self._made: dict[tuple[str, float], leasehold.Lock] = {}
+        self._alock = cache(alocks.lock)
 
     def acquire(self, name: str, ttl: float = 30.0) -> leasehold.Lease:
-        return self._lock(name, ttl=ttl).acquire()
+        lock = self._made.get((name, ttl))
+        if lock is None:
+            lock = self._made[name, ttl] = self.locks.lock(name, ttl=ttl)
+        return lock.acquire()
 
     def release(self, handle: Any) -> None:
         handle.release()

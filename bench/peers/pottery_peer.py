@@ -1,4 +1,4 @@
-"""pottery's Redlock on one node."""
+"""pottery's Redlock, on one node or on those of a ``redlock://`` URL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from .base import Base
 class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        self._masters = {redis.Redis.from_url(target)}
+        nodes = target.partition("://")[2].split(",")
+        self._masters = {redis.Redis.from_url(f"redis://{node}") for node in nodes}
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
         lock = Redlock(key=name, masters=self._masters, auto_release_time=ttl)

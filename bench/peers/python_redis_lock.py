@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import redis
@@ -13,10 +14,11 @@ from .base import Base
 class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        self._client = redis.Redis.from_url(target, socket_timeout=None)
+        client = redis.Redis.from_url(target, socket_timeout=None)
+        self._lock = cache(lambda name, ttl: redis_lock.Lock(client, name, expire=int(ttl)))
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
-        lock = redis_lock.Lock(self._client, name, expire=int(ttl))
+        lock = self._lock(name, ttl)
         lock.acquire()
         return lock
 

@@ -14,7 +14,9 @@ class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self._client = redis.Redis.from_url(target)
-        self._aclient = redis.asyncio.Redis.from_url(target)
+        self._aclient = redis.asyncio.Redis.from_url(
+            target, max_connections=2_000
+        )  # a crowd needs more than the default
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
         lock = self._client.lock(name, timeout=ttl)

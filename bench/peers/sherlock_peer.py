@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import redis
@@ -13,10 +14,11 @@ from .base import Base
 class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        self._client = redis.Redis.from_url(target)
+        client = redis.Redis.from_url(target)
+        self._lock = cache(lambda name, ttl: sherlock.RedisLock(name, client=client, expire=int(ttl), timeout=600))
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
-        lock = sherlock.RedisLock(name, client=self._client, expire=int(ttl), timeout=600)
+        lock = self._lock(name, ttl)
         lock.acquire()
         return lock
 

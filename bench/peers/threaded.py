@@ -10,6 +10,8 @@ from .base import Base
 
 
 class Threaded(Base):
+    crowds = False  # the release of one would wait behind the acquire of another
+
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self._worker = ThreadPoolExecutor(1)

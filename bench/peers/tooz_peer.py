@@ -14,12 +14,20 @@ from .base import Base
 class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        self._coordinator = coordination.get_coordinator(f"{target}?timeout=30", str(os.getpid()).encode())
-        self._coordinator.start()
-        self._lock = cache(lambda name: self._coordinator.get_lock(name.encode()))
+        self._started: list[Any] = []
+        self._coordinator = cache(self._start)
+        self._lock = cache(lambda name, ttl: self._coordinator(ttl).get_lock(name.encode()))
+
+    def _start(self, ttl: float) -> Any:
+        """A coordinator whose locks have this ttl."""
+        url = f"{self.target}?timeout=30&lock_timeout={int(ttl)}"
+        coordinator = coordination.get_coordinator(url, str(os.getpid()).encode())
+        coordinator.start()
+        self._started.append(coordinator)
+        return coordinator
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
-        lock = self._lock(name)
+        lock = self._lock(name, ttl)
         lock.acquire()
         return lock
 
@@ -27,4 +35,5 @@ class Peer(Base):
         handle.release()
 
     def close(self) -> None:
-        self._coordinator.stop()
+        for each in self._started:
+            each.stop()

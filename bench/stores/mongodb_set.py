@@ -12,10 +12,15 @@ from servers.mongodb import MongoReplicaSet  # isort: skip  (mongodb has made it
 
 TITLE = "MongoDB, replica set of three"
 ABOUT = mongodb.ABOUT
+PAIRS = 50  # in a batch: three members on one machine are slow
 
 
 @contextlib.contextmanager
 def peers(folder: Path) -> Iterator[dict[str, tuple[str, str]]]:
     """See ``sqlite.py``."""
     with MongoReplicaSet() as servers:
-        yield {"leasehold": ("leasehold_peer", servers.url), "bare commands": ("bare_mongodb", servers.url)}
+        yield {
+            "leasehold": ("leasehold_peer", servers.url),
+            "bare commands": ("bare_mongodb", servers.url),
+            "push=calls": ("leasehold_peer", f"{servers.url}&push=calls"),
+        }

@@ -19,6 +19,7 @@ ABOUT = (
     "PostgreSQL on this machine, fsync on; the same two statements sent by bare psycopg; the same table with 100,000 "
     "dead rows; sqlalchemy-dlock, pals and tooz, which use advisory locks (nothing is written, and nothing expires)."
 )
+PAIRS = 60
 _FILL = f"""INSERT INTO crowded (namespace, name, format, version, token, attempt, session, owner, kind, state,
     acquired, expires, expires_day, created, updated)
 SELECT 'dead', 'dead-' || n, 1, 1, 1, '', '', '', '', 0, 0, 0, extract(epoch FROM now())::bigint / 86400, 0, 0

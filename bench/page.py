@@ -1,0 +1,188 @@
+"""docs/performance.md and its pictures, from the results that are kept in bench/published/.
+
+    python -m bench.page
+
+A store may have several files, of runs that measured different things: the newest figure of each line counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from . import goals, report
+from .figures import Row
+from .processes import ROOT
+
+PUBLISHED = ROOT / "bench" / "published"
+PAGE = ROOT / "docs" / "performance.md"
+PICTURES = ROOT / "docs" / "img"
+ORDER = tuple(goals.OF)
+
+INTRO = """# Performance
+
+leasehold next to what you would use instead, and next to the same work without a library (*bare*), in one interleaved
+run: whatever else the machine does affects all of them alike. The ratios within a run are what counts; microseconds
+depend on the machine. Each file in `bench/measures/` says at its top what it measures.
+
+A call that is answered in 30 µs takes 40 µs or 120, depending on whether the kernel has put client and server on one
+core or has to wake another: on two cores that is luck, and differs from process to process. With `--one-core`
+everything shares one core, so that only work is measured. Redis is fast enough for that to matter; its pairs are
+measured that way. (On two cores, in a run of 17 November 2026: threads 0.42 × redis-py's Lock and 1.31 × the bare
+scripts, a client of the user's 0.51 ×, asyncio 0.97 × redis-py's Lock.)
+
+leasehold does more per lease than most of its peers: it writes a fenced record with an owner and an expiry, keeps a
+queue in order, and renews.
+
+`make bench STORE=redis` measures a store, `leasehold bench --url …` yours. `python -m bench.page` writes this page from
+the results in `bench/published/`.
+"""
+
+ADVICE = """## How cost grows, and what you can do about it
+
+- **Names.** An acquire looks up one key. The number of other names does not matter; dead records are purged a few at a
+  time.
+- **Leases held.** Renewals are batched: one command per store and period, whatever the number of leases; only its size
+  grows. A longer `ttl` means fewer renewals, and a later takeover after a crash.
+- **Waiters.** Only the waiter whose turn it is is woken. Each waiter also checks the store every 5 s, in case a message
+  was lost, which shows the store that it is alive: a thousand waiters are some 200 commands a second. If you have that
+  many, let one task of a process wait for all. On Redis, one check covers up to 100 waiters of a `Locks` (in a cluster,
+  those for names of one slot): a thousand waiters in one process are two commands a second. In a SQL database the queue
+  is part of the name's row, and one check covers all waiters of a `Locks` for that name. But each hand-off reads and
+  writes the row: keep to some hundreds of waiters per name there.
+- **Processes.** Each `Locks` has one connection that listens, and a few that work. Make one `Locks` per process.
+- **Contention on one name** is limited by the hand-off: a round trip for the release and a message to the next holder.
+  Take the lease for a batch of work rather than for each item; shard the name if the work allows it.
+- **asyncio** costs one more turn of the event loop per command than threads; with uvloop less.
+"""
+
+
+class Store(NamedTuple):
+    """What is known of one store."""
+
+    key: str
+    title: str
+    about: str
+    peers: list[str]
+    rows: list[Row]
+    runs: list[dict[str, Any]]
+
+    def judged(self) -> list[goals.Judged]:
+        return goals.judged(self.key, self.rows)
+
+
+def merge(results: Sequence[dict[str, Any]]) -> Store:
+    """Several runs of a store, in the order of time, as one: later figures take the place of earlier ones."""
+    rows: dict[str, Row] = {}
+    for result in results:
+        rows.update((each["what"], Row(**each)) for each in result["rows"])
+    last = results[-1]
+    peers = list(dict.fromkeys(peer for result in results for peer in result["peers"]))
+    return Store(last["store"], last["title"], last["about"], peers, list(rows.values()), list(results))
+
+
+def section(store: Store) -> str:
+    runs = "\n".join(
+        f"- `{run['command']}`: {run['date']}, commit {run['commit']}, medians of {run['rounds']} rounds; load average "
+        f"{run['load']} when it began and {run['load_after']} when it ended"
+        for run in store.runs
+    )
+    return f"""## {store.title}
+
+{store.about}
+
+{report.table(store.rows, store.peers)}
+
+Ratios are to leasehold in the same run.
+
+{report.goals(store.judged())}
+
+{runs}
+- Machine: {store.runs[-1]["machine"]}
+"""
+
+
+def all_goals(stores: Iterable[Store]) -> str:
+    """Those of stores that were not measured too."""
+    lines = ["| store | goal | seen | |", "| --- | --- | ---: | --- |"]
+    found = {store.key: store for store in stores}
+    for key in ORDER:
+        title = found[key].title if key in found else key
+        judged = found[key].judged() if key in found else goals.judged(key, ())
+        lines += [f"| {title} | {goal} | {seen} | {report.MET[met]} |" for goal, seen, met in judged]
+    return "\n".join(lines)
+
+
+GROWTH = (
+    ("messages", "in the queue", r"messages per hand-off, ([\d,]+) in the queue", "messages per hand-off"),
+    ("processes", "processes at one name", r"(\d+) processes, one name: leases a second", "leases a second"),
+    ("holding", "leases held, ttl 30 s", r"([\d,]+) held \(ttl 30 s\): share of a core", "% of a core"),
+)
+
+
+def pictures(stores: Sequence[Store]) -> list[str]:
+    """Pairs and hand-offs of every store, leasehold and the others, and how cost grows; the names of what was drawn."""
+    drawn = []
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "leasehold"
+    from matplotlib import pyplot
+
+    PICTURES.mkdir(exist_ok=True)
+    for what, unit, file in (
+        (goals.PAIR, "µs", "pair"),
+        (goals.APAIR, "µs", "pair-asyncio"),
+        (goals.HANDOFF, "ms", "handoff"),
+    ):
+        shown = [(store, row) for store in stores for row in store.rows if row.what == what]
+        if not shown:
+            continue
+        figure, axes = pyplot.subplots(figsize=(8, 0.9 + 0.5 * len(shown)), layout="constrained")
+        for at, (store, row) in enumerate(shown):
+            for peer, value in row.values.items():
+                if value is None:
+                    continue
+                ours, bare = peer == store.peers[0], peer.startswith("bare")
+                marker, colour = ("D", "tab:blue") if ours else ("|", "black") if bare else ("o", "tab:orange")
+                axes.plot(value, at, marker, color=colour, markersize=12 if bare else 7, alpha=0.9)
+        axes.set_xscale("log")
+        axes.set_yticks(range(len(shown)), [store.title for store, _ in shown])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"{what}, {unit}; blue: leasehold, orange: peers, line: bare driver")
+        axes.grid(axis="x", alpha=0.3)
+        figure.savefig(PICTURES / f"{file}.svg", metadata={"Date": None})
+        drawn.append(file)
+    for file, across, pattern, up in GROWTH:
+        figure, axes = pyplot.subplots(figsize=(8, 3.5), layout="constrained")
+        for store in stores:
+            seen = [(re.match(pattern, row.what), row.values.get(store.peers[0])) for row in store.rows]
+            points = sorted((int(at[1].replace(",", "")), value) for at, value in seen if at and value is not None)
+            if len(points) > 1:
+                axes.plot(*zip(*points, strict=True), "o-", label=store.title)
+        if axes.lines:
+            axes.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
+            axes.legend(fontsize="small")
+            axes.grid(alpha=0.3)
+            figure.savefig(PICTURES / f"{file}.svg", metadata={"Date": None})
+            drawn.append(file)
+    return drawn
+
+
+def main() -> None:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for file in sorted(PUBLISHED.glob("*.json")):
+        result = json.loads(file.read_text())
+        found.setdefault(result["store"], []).append(result)
+    if not found:
+        raise SystemExit("there is nothing in bench/published/: copy results there that are worth keeping")
+    stores = [merge(sorted(found[key], key=lambda run: run["at"])) for key in ORDER if key in found]
+    drawn = "\n\n".join(f"![{name}](img/{name}.svg)" for name in pictures(stores))
+    parts = [INTRO, "## Every goal", all_goals(stores), drawn, ADVICE, *map(section, stores)]
+    PAGE.write_text("\n\n".join(part.strip() for part in parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()
