@@ -3,7 +3,11 @@
 # make quick    no servers, no slow tests: under a minute
 # make check    ruff, mypy
 # make docs     the documentation, into site/
-# make bench    the figures of docs/performance.md
+# make mutants  breaks a copy of the library on purpose, in some 50 ways: each must be noticed
+# make chaos    STORE=redis MINUTES=5: real processes and servers, faults aimed at whoever holds the lease
+#               FULL=1: what of the fault matrix is not in KEEP yet, at most MINUTES per store; REPORT=1: the table of what is there
+# make simulate SEEDS=5000: more simulated worlds than the 200 of make test
+# make bench    STORE=redis: the figures of docs/performance.md, SQLite's unless another store is named
 # make demo     what leasehold does, in a few seconds
 # make clean    removes what these have made, bar .venv and the fetched servers
 # make distclean  removes those too
@@ -12,16 +16,25 @@ VENV ?= .venv
 export VENV
 BIN := $(VENV)/bin
 
-# Tests mostly wait, so far more workers than cores; those of a store stay together and share its server.
+# Tests mostly wait, so far more workers than cores. Each starts the servers that its tests need, once.
 WORKERS ?= 6
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
-QUICK := tests/core tests/docs tests/conformance/test_memory.py tests/conformance/test_sqlite.py tests/stores/test_sqlite.py
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --tb=short
+QUICK := tests/core tests/docs tests/conformance/test_memory.py tests/conformance/test_sqlite.py tests/stores/test_sqlite.py \
+	tests/simulation/test_small_worlds.py tests/mutants
 # What to give pytest besides: make test ARGS="-k sqlite"
 ARGS ?=
-# What to give the benchmark: make bench BENCH="--only pair,handoff"
+# What chaos is made on (nothing: every store and deployment), for how long each, how often a fault comes, and where the histories are kept
+STORE ?=
+MINUTES ?= 5
+EVERY ?= 1
+FULL ?=
+REPORT ?=
+KEEP ?= .cache/chaos
+SEEDS ?= 5000
+# What to give the benchmark: make bench STORE=redis BENCH="--only pair,handoff"
 BENCH ?=
 
-.PHONY: test full quick check format docs bench demo servers clean distclean
+.PHONY: test full quick check format docs bench mutants chaos simulate demo servers clean distclean
 
 test: servers
 	scripts/venv test
@@ -51,8 +64,18 @@ docs:
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench:
-	scripts/venv bench
-	$(BIN)/python -m bench.run $(BENCH)
+	scripts/venv test bench
+	$(BIN)/python -m bench.run $(if $(STORE),--store $(STORE)) $(BENCH)
+
+mutants: servers
+	cd tests && $(abspath $(BIN))/python -m mutants.run
+
+chaos: servers
+	cd tests && $(abspath $(BIN))/python -m chaos.run $(if $(REPORT),--report $(abspath $(KEEP)),$(if $(STORE),--store $(STORE)) --minutes $(MINUTES) --every $(EVERY) $(if $(FULL),--full) --keep $(abspath $(KEEP)))
+
+simulate:
+	scripts/venv test
+	SEEDS=$(SEEDS) $(PYTEST) tests/simulation $(ARGS)
 
 demo:
 	scripts/demo
