@@ -298,6 +298,10 @@ class Core:
     def settle(self, owed: Unsettled) -> None:
         """Have the keeper give something back. Takes no lock when the keeper runs: destructors come here."""
         self.owe(owed)
+        self.settle_soon()
+
+    def settle_soon(self) -> None:
+        """Have the keeper give back now what is owed."""
         if self.closed is None:
             try:
                 self.look_now()

@@ -61,6 +61,7 @@ def drain(core: Core, grace: float) -> Effects[list[str]]:
         log(
             WARNING, "drain could not give back %s; the store forgets them in time", ", ".join(left), event="drain_left"
         )
+        core.settle_soon()  # the keeper goes on with them; by itself it would look when the next renewal was due
     log(INFO, "drained in %.3g s", core.now() - started, event="drained")
     return _names(late)
 
