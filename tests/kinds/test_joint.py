@@ -54,7 +54,7 @@ def test_the_last_entry_that_is_garbage_gives_the_lease_back(locks: leasehold.Lo
     with pytest.raises(leasehold.AcquireTimeout):
         locks.rlock("r").acquire(0)
     assert taken.release()
-    assert locks.rlock("r").acquire(20).release()
+    assert locks.rlock("r").acquire(60).release()
 
 
 def test_a_lease_of_several_names_that_is_garbage_is_given_back(locks: leasehold.Locks, other: leasehold.Locks) -> None:
@@ -77,13 +77,13 @@ def test_an_offered_lease_that_is_garbage_stays_for_its_heir(locks: leasehold.Lo
 def test_one_lost_while_another_is_waited_for_starts_over(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     held = other.lock("b").acquire()
     had: list[Any] = []
-    thread = threading.Thread(target=lambda: had.append(locks.all_of("a", "b").acquire(20)))
+    thread = threading.Thread(target=lambda: had.append(locks.all_of("a", "b").acquire(60)))
     thread.start()
     first = eventually(lambda: other.inspect("a"))
     assert other.break_lease("a", force=True)
     eventually(lambda: not locks._core.leases, what="the waiting one has heard of it")
     assert held.release()
-    thread.join(20)
+    thread.join(60)
     assert had[0].valid
     assert had[0].tokens["a"] > first.token, "taken anew"
     assert had[0].release()
@@ -111,13 +111,13 @@ def test_on_lost_is_called_with_the_whole_once(locks: leasehold.Locks, other: le
     lease = locks.all_of("a", "b", on_lost=called.append).acquire()
     assert other.break_lease("a")
     assert other.break_lease("b")
-    assert lease.lost.wait(20)
+    assert lease.lost.wait(60)
     eventually(lambda: called)
     assert lease.release() is False
     assert called == [lease]
     with pytest.raises(leasehold.LeaseLost), locks.all_of("a", "b", on_lost="raise") as again:  # noqa: PT012
         assert other.break_lease("a")
-        assert again.lost.wait(20)
+        assert again.lost.wait(60)
 
 
 @pytest.mark.parametrize("kind", ["all_of", "rlock"])
@@ -129,8 +129,8 @@ async def test_a_loss_that_has_not_got_to_the_whole_is_told_by_its_release(url: 
         lease.on_lost(told.put_nowait)
         time.sleep(0.6)
         assert not await lease.release()
-        await asyncio.wait_for(lease.lost.wait(), 30)
-        assert await asyncio.wait_for(told.get(), 30) is lease
+        await asyncio.wait_for(lease.lost.wait(), 60)
+        assert await asyncio.wait_for(told.get(), 60) is lease
         await asyncio.sleep(0.1)
         assert told.empty()
 
@@ -141,8 +141,8 @@ def test_a_cancelled_body_of_several_names(url: str) -> None:
             with pytest.raises(leasehold.LeaseLost, match="held with it"):  # noqa: PT012
                 async with locks.all_of("a", "b", on_lost="cancel"):
                     assert await other.break_lease("b")
-                    await asyncio.sleep(20)
-            lease = await locks.all_of("a", "b").acquire(20)
+                    await asyncio.sleep(60)
+            lease = await locks.all_of("a", "b").acquire(60)
             assert await lease.release() is True
             with pytest.raises(ValueError, match="plain"):
                 await (await locks.rlock("r").acquire()).transfer()
@@ -160,7 +160,7 @@ def test_a_release_that_the_store_refuses_is_a_loss(locks: leasehold.Locks, kind
     assert lease.valid
     assert lease.release() is False
     assert "no longer ours" in str(lease.lost_reason)
-    assert lease.lost.wait(20)
+    assert lease.lost.wait(60)
     eventually(lambda: told == [lease])
     assert lease.release() is False
 
@@ -179,8 +179,8 @@ def test_a_release_that_the_store_refuses_is_a_loss_to_a_task(url: str, kind: st
 
 
 def test_a_store_that_is_away_gives_nothing_away(locks: leasehold.Locks) -> None:
-    """A downgrade that gets no answer gives back what there may be of it, and says so."""
-    writer = locks.rwlock("rw").write().acquire()
+    """A downgrade that gets no answer while the lease lasts gives back what there may be of it, and says so."""
+    writer = locks.rwlock("rw", ttl=10).write().acquire()
     run = locks._core.driver.run
 
     def away(steps: Any, limit: float) -> Any:
@@ -205,7 +205,7 @@ def test_a_writer_is_downgraded_while_it_is_drained(locks: leasehold.Locks, othe
     reader = writer.downgrade()
     with pytest.raises(leasehold.ShuttingDown):
         locks.accept(text)
-    assert other.rwlock("rw").read().acquire(20).release()
+    assert other.rwlock("rw").read().acquire(60).release()
     assert not gave_up
     assert reader.valid
     assert reader.release()
@@ -242,7 +242,7 @@ def test_a_forked_child_is_in_no_block_of_its_parent(tmp_path: Path) -> None:
                     os._exit(outcome)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
             lease.check()
-        assert locks.rlock("r").acquire(20).release()
+        assert locks.rlock("r").acquire(60).release()
 
 
 @pytest.mark.parametrize("when", ["found", "checked"])
@@ -273,7 +273,7 @@ def test_an_entry_at_the_moment_of_the_last_release(
     else:
         check = leasehold.Lease.check
         monkeypatch.setattr(leasehold.Lease, "check", lambda lease: (check(lease), release())[0])
-    second = locks.rlock("r").acquire(20)
+    second = locks.rlock("r").acquire(60)
     assert released
     assert second.valid
     assert (second.token == token) == (when == "checked")
@@ -298,7 +298,7 @@ async def test_a_task_enters_at_the_moment_of_the_last_release(url: str) -> None
                 return found
 
         locks._holds = Holds(locks._holds)
-        second = await locks.rlock("r").acquire(20)
+        second = await locks.rlock("r").acquire(60)
         assert second.valid
         assert second.token > first.token
         assert await second.release()
@@ -340,12 +340,12 @@ def test_wrong_arguments(locks: leasehold.Locks) -> None:
 def test_the_first_to_run_out_counts(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     held = other.lock("b").acquire()
     had: list[Any] = []
-    thread = threading.Thread(target=lambda: had.append(locks.all_of("a", "b", renew=False).acquire(20)))
+    thread = threading.Thread(target=lambda: had.append(locks.all_of("a", "b", renew=False).acquire(60)))
     thread.start()
     eventually(lambda: other.inspect("a"))
     time.sleep(0.5)
     assert held.release()
-    thread.join(20)
+    thread.join(60)
     (lease,) = had
     assert lease.remaining < lease.ttl - 0.5, "a was taken half a second before b"
     assert lease.release()
@@ -456,7 +456,7 @@ async def test_several_whose_release_is_cancelled_are_given_back(place: int, url
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not lease.valid
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (taken := await other.all_of("a", "b", "c").try_acquire()) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert await taken.release()

@@ -24,7 +24,7 @@ from .worker import LOST
 
 WORKER = Path(__file__).with_name("worker.py")
 PATIENCE = 150.0
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.timeout(330)
 
 
 def each_of(names: Sequence[str]) -> list[Any]:
@@ -75,7 +75,7 @@ class Crowd:
 
     def run(self, visits: int, kills: int) -> list[Visit]:
         ready = [self.folder / f"ready-{process.pid}" for process, _, _ in self.running]
-        eventually(lambda: all(each.exists() for each in ready), what="all are there before one begins")
+        eventually(lambda: all(each.exists() for each in ready), 100, what="all are there before one begins")
         (self.folder / "go").touch()
         begun = time.monotonic()
         lines = 0
