@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -18,6 +19,8 @@ T = TypeVar("T")
 PF_EXITING = 0x4
 """Of the kernel, among a process's flags."""
 
+UNAVAILABLE = 69
+"""What ``leasehold`` exits with when the store does not answer."""
 LIMIT = 60.0
 """Nothing in these tests takes longer, however busy the machine is."""
 
@@ -90,9 +93,50 @@ class Shell:
         (found,) = until(lambda: [pid for pid in self.processes() if pid != run and stat(pid)[3] == str(pid)])
         return found
 
+    def runs(self, program: str) -> bool:
+        """Whether a process of ours is this program by now."""
+        return any(program_of(pid) == program for pid in self.processes())
+
+    def timed_out(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """``leasehold`` with these words, of which one is ``--timeout``, to its end.
+
+        Its last look at the store may take half a second. When the machine stands still for that long, it ends as if
+        the store were away, which says nothing."""
+        for _ in range(5):
+            done = self.do(*words)
+            if done.returncode != UNAVAILABLE:
+                break
+        return done
+
     def waiters(self, name: str) -> int:
         held = self.locks.inspect(name)
         return (held.waiters or 0) if held else 0
+
+
+class Stalls:
+    """How much later than it wanted somebody was let run, at worst, while this is open.
+
+    What has to be done at a certain time can be late by as much on this machine, and by no fault of who does it."""
+
+    TICK = 0.005
+
+    def __enter__(self) -> Stalls:
+        self.worst = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        over = False
+        while not over:
+            began = time.monotonic()
+            over = self._over.wait(self.TICK)
+            self.worst = max(self.worst, time.monotonic() - began - self.TICK)
 
 
 def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
@@ -145,6 +189,14 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return state not in "ZX" and not int(flags) & PF_EXITING
+
+
+def program_of(pid: int) -> str:
+    """The name of what it runs, or empty when there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+    except OSError:
+        return ""
 
 
 def signals_of(pid: int | str, which: str) -> set[int]:

@@ -13,7 +13,7 @@ import pytest
 
 from leasehold.cli.bench import _percentiles
 
-from .shell import Shell
+from .shell import Shell, Stalls
 
 
 def told(shell: Shell, *words: str, code: int = 0, url: str | None = None) -> list[dict[str, str]]:
@@ -84,14 +84,16 @@ def test_what_makes_no_sense_is_wrong_usage(shell: Shell) -> None:
 
 
 def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
-    answer = shell.do("bench", "--seconds", "200ms", "--processes", "2", "--leases", "7", "--json")
+    with Stalls() as stalls:
+        answer = shell.do("bench", "--seconds", "200ms", "--processes", "2", "--leases", "7", "--json")
     assert answer.returncode == 0, answer.stderr
     figures = json.loads(answer.stdout)
     for key in ("pair_threads", "pair_asyncio", "hand_off"):
         assert 0 < figures[key]["p50"] <= figures[key]["p99"]
     assert figures["contended"]["per_second"] > 0
     assert 0.5 <= figures["contended"]["fairness"] <= 1
-    assert (figures["held"]["leases"], figures["held"]["lost"]) == (7, 0)
+    assert figures["held"]["leases"] == 7
+    assert figures["held"]["lost"] == 0 or stalls.worst > 1, "of a ttl of 3 s two are left when a renewal is due"
     assert 0 < figures["held"]["share_of_a_core"] < 2
     assert 0 < figures["takeover"]["seconds"] < 20
     assert "nothing is held" in shell.do("ls", "--namespace", "leasehold-bench").stderr

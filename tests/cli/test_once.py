@@ -44,7 +44,7 @@ def test_the_others_wait_for_it(shell: Shell, tmp_path: Path) -> None:
     until(lambda: shell.waiters("x") == 2)
     busy = shell.do("once", "x", "--no-wait", *command)
     assert (busy.returncode, "'x' is busy: held by" in busy.stderr) == (75, True)
-    assert shell.do("once", "x", "--timeout", "1s", "--on-busy-exit", "9", *command).returncode == 9
+    assert shell.timed_out("once", "x", "--timeout", "1s", "--on-busy-exit", "9", *command).returncode == 9
     gate.touch()
     done = [finish(each) for each in three]
     assert [each.returncode for each in done] == [0, 0, 0]
@@ -67,7 +67,7 @@ def test_one_that_is_killed_is_replaced(shell: Shell, tmp_path: Path) -> None:
 def test_an_interruption_is_no_outcome(shell: Shell) -> None:
     first = shell.start("once", "x", "sleep", "60")
     until(lambda: shell.locks.inspect("x"))
-    until(lambda: any(Path(f"/proc/{pid}/comm").read_text() == "sleep\n" for pid in shell.processes()))
+    until(lambda: shell.runs("sleep"))
     first.send_signal(signal.SIGTERM)
     assert finish(first).returncode == 128 + signal.SIGTERM
     assert shell.locks.once("x").outcome() is None

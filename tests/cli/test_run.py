@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from .shell import Shell, alive, end_input, finish, line_of, until
+from .shell import LIMIT, Shell, alive, end_input, finish, line_of, until
 
 
 @pytest.mark.parametrize("status", [0, 1, 42, 255])
@@ -83,7 +83,7 @@ def test_input_output_and_open_files_are_commands(shell: Shell) -> None:
         pass_fds=[read],
     )
     os.close(read)
-    stdout, stderr = run.communicate("from stdin\n", timeout=30)
+    stdout, stderr = run.communicate("from stdin\n", timeout=LIMIT)
     assert (stdout, stderr) == ("from stdin\nfrom a file\n", "oops\n")
 
 
@@ -146,7 +146,7 @@ def test_nothing_is_left_behind(shell: Shell) -> None:
         "except ChildProcessError: pass\n"
     )
     words = shell.words("run", "job", "--", "true")
-    subprocess.run([sys.executable, "-c", code, *words], env=shell.environment, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code, *words], env=shell.environment, check=True, timeout=LIMIT)
     assert shell.processes() == []
     assert os.listdir(f"{shell.database}-wake") == []
 
@@ -168,7 +168,7 @@ def test_eight_processes_count_to_160(shell: Shell, tmp_path: Path) -> None:
 
 def test_start_up_loads_nothing_heavy(shell: Shell) -> None:
     words = [sys.executable, "-X", "importtime", "-m", "leasehold", "run", "job", "--", "true"]
-    done = subprocess.run(words, env=shell.environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(words, env=shell.environment, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert "leasehold.stores.sqlite.threads" in loaded

@@ -12,7 +12,7 @@ from leasehold.cli.options import COMMANDS, duration
 from leasehold.cli.run import plan
 from leasehold.cli.say import span
 
-from .shell import Shell
+from .shell import LIMIT, Shell
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_version(shell: Shell) -> None:
 def test_the_installed_command_is_the_same(shell: Shell) -> None:
     script = sys.executable.rpartition("/")[0] + "/leasehold"
     words = [script, "run", "job", "--", "sh", "-c", "exit 6"]
-    assert subprocess.run(words, env=shell.environment, timeout=30).returncode == 6
+    assert subprocess.run(words, env=shell.environment, timeout=LIMIT).returncode == 6
 
 
 @pytest.mark.parametrize(
