@@ -79,7 +79,7 @@ class Faults:
     def settle(self) -> None:
         """Until no call is under way that a rule which was just made does not know."""
         with self._settled:
-            self._settled.wait_for(lambda: not self._under_way, timeout=5.0)
+            self._settled.wait_for(lambda: not self._under_way, timeout=30.0)
 
     def mend(self) -> None:
         """All is well again; calls that hang fail now."""

@@ -79,7 +79,7 @@ def test_break_by_force_frees_at_once(scene: Scene) -> None:
 
 def test_break_of_nobody_is_false(scene: Scene) -> None:
     """Reference, break_lease: False when nobody holds it."""
-    locks = scene.connect()
+    locks = scene.connect(ttl=30)
     name = scene.name()
     assert locks.break_lease(name) is False
     assert locks.break_lease(name, force=True) is False
@@ -101,7 +101,7 @@ def test_break_serves_the_queue(scene: Scene) -> None:
         if not force:
             assert not waiter.done()
             lease.release()
-        taken = waiter.lease(5)
+        taken = waiter.lease(15)  # half the ttl of the one that was broken
         assert taken.token > lease.token
         taken.release()
 

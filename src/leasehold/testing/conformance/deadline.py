@@ -81,7 +81,7 @@ def test_nobody_believes_what_the_store_has_given_up(scene: Scene) -> None:
     assert lease.lost_reason
     with pytest.raises(LeaseLost):
         lease.check()
-    assert lease.release() is False
+    assert lease.let_go() is False
 
 
 def test_a_lease_can_be_trusted_until_its_deadline(scene: Scene) -> None:

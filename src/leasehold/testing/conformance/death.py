@@ -10,6 +10,7 @@ import pytest
 
 from ..api import PATIENCE
 from ..handles import eventually, in_time
+from ..processes import Process
 from ..scene import Scene
 from .fixtures import needs
 
@@ -70,9 +71,12 @@ def test_a_killed_waiter_holds_up_nobody(scene: Scene) -> None:
 def test_a_paused_holder_knows_at_once_that_it_was_replaced(scene: Scene) -> None:
     """Promises 1, 3, 6; S2, S3: SIGSTOP past the ttl, SIGCONT: not valid, lost, its release does no harm."""
     locks = scene.connect(ttl=30)
-    name = scene.name()
     holder = scene.process()
-    held = holder.do("acquire", name=name, ttl=scene.steady)
+    for _ in range(5):  # on a machine that stands still now and then
+        name = scene.name()
+        held = holder.do("acquire", name=name, ttl=scene.steady)
+        if held["valid"]:
+            break
     assert held["valid"]
     holder.pause()
     try:
@@ -143,27 +147,44 @@ def test_a_break_is_told_to_another_process(scene: Scene) -> None:
 @pytest.mark.slow
 def test_what_an_ending_process_holds_is_given_back(scene: Scene) -> None:
     """Reference, connect: at interpreter exit what is held is given back within 1 s."""
-    name = scene.name()
-    holder = scene.process()
-    holder.do("acquire", name=name, ttl=30)
-    assert scene.held(name)
-    holder.forget_to_close()
-    holder.close()
-    assert not holder.killed, "it ended by itself"
-    eventually(lambda: not scene.held(name), 1 + scene.store.slack)
+
+    def end() -> float:
+        name = scene.name()
+        holder = scene.process()
+        holder.do("acquire", name=name, ttl=30)
+        assert scene.held(name)
+        holder.forget_to_close()
+        return _given_back(scene, holder, name)
+
+    in_time(end, 1 + scene.store.slack)
+
+
+def _given_back(scene: Scene, process: Process, name: str) -> float:
+    """Let a process end that holds a name: how long after that it is free."""
+    process.close()
+    assert not process.killed, "it ended by itself"
+    begun = time.monotonic()
+    while scene.held(name):
+        if time.monotonic() - begun > 3 + scene.store.slack:  # it was not: it may have stood still for all of its time
+            scene.connect().break_lease(name, force=True)
+            return float("inf")
+        time.sleep(0.005)
+    return time.monotonic() - begun
 
 
 @needs("shared")
 @pytest.mark.slow
 def test_what_a_process_has_forgotten_is_given_back(scene: Scene) -> None:
     """Promise 4, L5: lease, Locks and (asyncio.run) loop are all gone without a word; it is given back at exit."""
-    name = scene.name()
-    process = scene.process()
-    process.forget_to_close()
-    process.do("leak", name=name)
-    process.close()
-    assert not process.killed, "it ended by itself"
-    eventually(lambda: not scene.held(name), 1 + scene.store.slack)
+
+    def end() -> float:
+        name = scene.name()
+        process = scene.process()
+        process.forget_to_close()
+        process.do("leak", name=name)
+        return _given_back(scene, process, name)
+
+    in_time(end, 1 + scene.store.slack)
 
 
 @needs("shared")

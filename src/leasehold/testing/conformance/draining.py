@@ -44,7 +44,7 @@ def test_drain_sends_off_those_who_wait(scene: Scene) -> None:
     begun = time.monotonic()
     assert locks.drain(30) == []
     assert isinstance(waiter.error(), ShuttingDown)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15  # and not the 30 s of the grace
     eventually(lambda: scene.waiters(name) == 0, 10, "long before its place runs out")
     assert lease.valid
     assert lease.release()
@@ -104,7 +104,7 @@ def test_drain_while_the_store_is_away_ends(scene: Scene) -> None:
     faults.lose_request("*", noticed_after=0.2)
     begun = time.monotonic()
     assert locks.drain(0.2) == [name]
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 25  # it has 5 s for that
     assert not lease.valid
     faults.mend()
     scene.until_free(name, ttl + 1 + scene.store.slack)

@@ -174,7 +174,7 @@ def test_draining_ends_a_leadership(scene: Scene) -> None:
 
 
 def test_wrong_options_of_an_election(scene: Scene) -> None:
-    locks = scene.connect()
+    locks = scene.connect(ttl=30)
     with pytest.raises(ValueError, match="stop_before"):
         locks.election("x", ttl=3, stop_before=2.5)
     with pytest.raises(TypeError, match="min_hold"):

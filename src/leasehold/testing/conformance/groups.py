@@ -41,7 +41,16 @@ def test_members_join_and_leave(scene: Scene) -> None:
 @needs("semaphore")
 def test_who_joined_left_and_failed_is_told_once(scene: Scene) -> None:
     """Reference, group: callbacks in order and once; failure after the missed beats; a failed member knows it too."""
-    name, beat = scene.name(), max(0.5, scene.ttl / 2)
+    beat = max(0.5, scene.ttl / 2)
+    for longer in (1, 2, 4, 8):
+        if _joined_left_failed(scene, longer * beat):
+            return
+    pytest.fail("it failed each time before anybody had looked: the machine was too busy to see it")
+
+
+def _joined_left_failed(scene: Scene, beat: float) -> bool:
+    """False when the machine stood still for longer than a member lives that does not beat."""
+    name = scene.name()
     options: dict[str, Any] = {"heartbeat": 30, "misses": 3, "look": 0.2}
     watching, first = scene.connect(owner="watching", ttl=30), scene.connect(owner="first", ttl=30)
     silent, faults = scene.faulty(owner="silent", ttl=30)
@@ -55,10 +64,12 @@ def test_who_joined_left_and_failed_is_told_once(scene: Scene) -> None:
     there.leave()
     eventually(lambda: group.seen[2:] == [("left", "first")])
     membership = silent.group(name, **{**options, "heartbeat": beat}).join()
-    eventually(lambda: group.seen[3:4] == [("joined", "silent")])
+    eventually(lambda: group.seen[3:] or membership.ran_out())
+    if not group.seen[3:]:
+        return False
     faults.lose_request("*", noticed_after=0.05)
-    eventually(lambda: len(group.seen) > 4, 4 * beat + 10)
-    assert group.seen[4:] == [("failed", "silent")]
+    eventually(lambda: len(group.seen) > 4, 4 * beat + 30)
+    assert group.seen[3:] == [("joined", "silent"), ("failed", "silent")]
     assert not membership.valid
     assert [each.owner for each in group.members()] == ["watching"]
     faults.mend()
@@ -66,6 +77,7 @@ def test_who_joined_left_and_failed_is_told_once(scene: Scene) -> None:
     late.watch()
     eventually(lambda: late.seen == [("joined", "watching")])
     assert len(group.seen) == 5
+    return True
 
 
 @needs("semaphore")
@@ -147,7 +159,7 @@ def test_the_leases_of_a_failed_member_are_listed(scene: Scene) -> None:
     eventually(lambda: group.seen == [("joined", owner)])
     (member,) = group.members()
     dead.kill()
-    eventually(lambda: group.seen[1:] == [("failed", owner)], 3 * beat + 10)
+    eventually(lambda: group.seen[1:] == [("failed", owner)], 3 * beat + 15)
     assert sorted(each.name for each in group.leases_of(member)) == sorted(held)
     for each in held:
         locks.break_lease(each, force=True)

@@ -11,14 +11,14 @@ from ..handles import eventually
 from ..processes import ChildFailed
 from ..scene import Scene
 from .fixtures import needs
-from .operations import LONG, A, B, C, busy, give_back, grant, run_out
+from .operations import LONG, SOON, A, B, C, busy, give_back, grant, run_out
 
 
 @needs("heir")
 def test_op_heir_takes_the_permit_over(scene: Scene) -> None:
     """Reference, transfer: the token is raised, the term is new, and the first holder's is gone."""
     locks, other, name = scene.connect(owner="first"), scene.connect(owner="second"), scene.name()
-    old = grant(locks.ask(name, A, 5))
+    old = grant(locks.ask(name, A, 10))
     new = grant(other.ask(name, B, LONG, heir=(A, old.token), kind="batch"))
     assert new.token > old.token
     (seen,) = scene.held(name)
@@ -107,7 +107,7 @@ def test_op_heir_keeps_what_is_left_of_min_hold(scene: Scene) -> None:
     if time.monotonic() - begun < 1.9:
         assert (busy(reply).expires_in or 0) <= 2.01
     give_back(locks, name, C)  # who has it, if that took longer
-    eventually(lambda: not scene.held(name), 4, "it rests no longer than min_hold")
+    eventually(lambda: not scene.held(name), SOON, "it rests no longer than min_hold")
     give_back(locks, name, A, B)
 
 

@@ -311,9 +311,9 @@ def test_a_name_has_one_shape_at_a_time(scene: Scene) -> None:
     lacks = locks.store.lacks
     lease = locks.lock(name).acquire(5)
     with pytest.raises(ValueError, match="cannot" if "semaphore" in lacks else "in use"):
-        locks.semaphore(name, 3).acquire(1)
+        locks.semaphore(name, 3).acquire(20)
     with pytest.raises(ValueError, match="cannot" if "rwlock" in lacks else "in use"):
-        locks.reader(name).acquire(1)
+        locks.reader(name).acquire(20)
     assert lease.release()
     if "heir" in lacks:
         lease = locks.lock(name).acquire(5)

@@ -114,7 +114,7 @@ def test_op_queue_has_places(scene: Scene) -> None:
 def test_op_renew_extends_only_what_is_there(scene: Scene) -> None:
     """S3, promise 3; B2, C4: renewal matches attempt and token; it never takes."""
     locks, name = scene.connect(), scene.name()
-    held = grant(locks.ask(name, A, 5))
+    held = grant(locks.ask(name, A, 8))
     ttl = int(LONG * SECOND)
     nobody = scene.name()
     assert list(locks.renewals(Renewal(name, B, held.token, ttl), Renewal(name, A, held.token + 1, ttl))) == [GONE] * 2

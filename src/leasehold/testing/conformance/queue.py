@@ -17,7 +17,7 @@ from .operations import in_turn
 
 HANDED_OVER = 2.0
 """Well below the 5 s after which a waiter looks by itself: what is faster was told."""
-TRIES = 3
+TRIES = 5
 """A loaded machine may be late by itself, now and then."""
 
 

@@ -26,7 +26,7 @@ def test_release_after_expiry_takes_nothing_from_anybody(scene: Scene) -> None:
     name = scene.name()
     lease = locks.lock(name, ttl=scene.steady, renew=False).acquire()
     taken = other.lock(name, ttl=30).acquire(20)
-    assert lease.release() is False
+    assert lease.let_go() is False
     assert [each.token for each in scene.held(name)] == [taken.token]
     assert lease.release() is False
     assert taken.valid
@@ -38,7 +38,7 @@ def test_release_after_expiry_of_an_untouched_record_is_false(scene: Scene) -> N
     """Reference: False when it was lost, also when nobody has come since."""
     lease = scene.connect().lock(scene.name(), ttl=scene.steady, renew=False).acquire()
     assert lease.wait_lost()
-    assert lease.release() is False
+    assert lease.let_go() is False
 
 
 def test_release_from_elsewhere(scene: Scene) -> None:
@@ -64,7 +64,7 @@ def test_min_hold_keeps_the_name_taken(scene: Scene) -> None:
         name = scene.name()
         begun = time.monotonic()
         lease = locks.lock(name, min_hold=1.0).acquire()
-        if not lease.release():
+        if not lease.let_go():
             assert lease.ran_out()
             continue
         assert not lease.valid

