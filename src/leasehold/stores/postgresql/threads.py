@@ -194,13 +194,13 @@ class Listener:
             other.close()
         ends = clock.now() + PROOF_WITHIN
         while not self._stopped:
+            left = ends - clock.now()  # before the look: what had come by then counts, however late we get to it
             found = heard(connection.raw)
             for attempt in found:
                 if attempt != mark:
                     rung(attempt)
             if mark in found:
                 return
-            left = ends - clock.now()
             if left <= 0:
                 raise Deaf(HEARD_NOTHING)
             poll.poll(left * 1000)

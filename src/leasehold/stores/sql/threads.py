@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ... import clock
-from ...errors import StoreError, StoreUnavailable
+from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, ERROR, log
 from ...protocol import ALL, Busy, Steps, T
 from .dialect import Hint, Result, Statement
@@ -162,6 +162,8 @@ class SqlThreads:
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._settled = threading.Event()
+        self._known = threading.Event()
+        """Set once rings have arrived, or it is sure that for some time none will."""
         self._closed = threading.Event()
         self._trouble = "it is turned off, or this driver has none"
 
@@ -226,9 +228,9 @@ class SqlThreads:
         return self.session.hears(self._ready.is_set())
 
     def trouble_listening(self, limit: float) -> str:
-        """Why no rings arrive; empty when they do."""
+        """Why no rings arrive; empty when they do. A connection that broke is tried again, until the limit is over."""
         if not self.listen("", None):
-            self._settled.wait(limit if self._listener is not None else 0)
+            self._known.wait(limit if self._listener is not None else 0)
         return "" if self._ready.is_set() else self._trouble
 
     def forget(self, attempt: str) -> None:
@@ -238,12 +240,14 @@ class SqlThreads:
 
     def _listen(self) -> None:
         listener, closed, ready, settled = self._listener, self._closed, self._ready, self._settled
+        known = self._known
         assert listener is not None
 
         def up() -> None:
             # Whatever was called before this moment has not been heard: have everyone look.
             ready.set()
             settled.set()
+            known.set()
             self.session.rung(ALL)
 
         while not closed.is_set():
@@ -255,6 +259,8 @@ class SqlThreads:
                 log(DEBUG, "no push from the server: %s", error)
                 if isinstance(error, (Deaf, Refused)):
                     pause = RETRY_DEAF  # so it will be for some time
+                if isinstance(error, (Deaf, Refused, StoreNotReady)):
+                    known.set()
             except Exception as error:
                 log(ERROR, "the listener stumbled and goes on: %s", error, exc=error)
             ready.clear()
