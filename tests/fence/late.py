@@ -22,10 +22,14 @@ def stop() -> None:
 
 
 resource = KINDS[kind](url, stop)
-with leasehold.connect(leases) as locks, locks.lock("account:1", ttl=2) as lease:
-    try:
-        resource.write(lease, 80)
-        print("written", flush=True)
-    except leasehold.LeaseLost as error:
-        print(type(error).__name__, flush=True)
+with leasehold.connect(leases) as locks:
+    # Again when its lease was lost before that: of a machine that stands still for longer than its ttl.
+    while not stopped:
+        with locks.lock("account:1", ttl=2) as lease:
+            try:
+                resource.write(lease, 80)
+                print("written", flush=True)
+            except leasehold.LeaseLost as error:
+                if stopped:
+                    print(type(error).__name__, flush=True)
 resource.close()

@@ -39,6 +39,6 @@ if how == "returns":
         time.sleep(0.01)
     time.sleep(0.2)  # and its main thread ends, while others work
 elif how == "handler":
-    threading.Event().wait(60)
+    threading.Event().wait(300)
 else:
     threading.Event().wait()

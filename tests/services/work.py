@@ -49,10 +49,10 @@ def start_threads(locks: leasehold.Locks, names: Sequence[str] = NAMES, stubborn
     for name in names:
         worker = threading.Thread(target=work, args=(locks, name, stubborn), daemon=True)
         worker.start()
-        atexit.register(worker.join, 5.0)  # for what it has to say; its lease is over by then
+        atexit.register(worker.join, 30.0)  # for what it has to say; its lease is over by then
     waiter = threading.Thread(target=wait_in_vain, args=(locks,), daemon=True)
     waiter.start()
-    atexit.register(waiter.join, 5.0)
+    atexit.register(waiter.join, 30.0)
 
 
 def fork_and_tell() -> None:

@@ -20,7 +20,7 @@ from mongo_sent import Sent
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, WriteConcernError
 
 import leasehold
-from leasehold import aio
+from leasehold import aio, keeping, policy
 from leasehold.protocol import GONE, RENEWED, SECOND, Ask, Renewal
 from leasehold.stores.mongodb import link as mongo_link
 from servers.mongodb import MongoDB
@@ -43,7 +43,7 @@ def client(url: str) -> Iterator[pymongo.MongoClient[Any]]:
         yield client
 
 
-def eventually(true: Callable[[], Any], within: float = 20.0) -> Any:
+def eventually(true: Callable[[], Any], within: float = 60.0) -> Any:
     ends = time.monotonic() + within
     while not (found := true()):
         assert time.monotonic() < ends, "not so in time"
@@ -51,7 +51,7 @@ def eventually(true: Callable[[], Any], within: float = 20.0) -> Any:
     return found
 
 
-async def eventually_in_loop(true: Callable[[], Any], within: float = 20.0) -> None:
+async def eventually_in_loop(true: Callable[[], Any], within: float = 60.0) -> None:
     ends = time.monotonic() + within
     while not true():
         assert time.monotonic() < ends, "not so in time"
@@ -296,19 +296,24 @@ def test_the_lease_is_had_only_if_the_answer_says_so() -> None:
 
 
 class Told:
-    """The log records of leases, each asked for once."""
+    """The log records of these leases, each asked for once. Not those of others, which tests before may have left."""
+
+    OWNERS = ("first", "second", "third")
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.caplog = caplog
         caplog.set_level(logging.INFO, "leasehold")
 
     def so_far(self) -> set[str]:
-        return {getattr(record, "lease_event", "") for record in self.caplog.records}
+        return {record.lease_event for record in self._records()}
+
+    def _records(self) -> list[Any]:
+        return [record for record in self.caplog.records if getattr(record, "lease_owner", None) in self.OWNERS]
 
     def __call__(self) -> dict[str, Any]:
-        found = [record for record in self.caplog.records if getattr(record, "lease_name", None) is not None]
+        found = self._records()
         self.caplog.clear()
-        events = {record.lease_event: record for record in found}  # type: ignore[attr-defined]
+        events = {record.lease_event: record for record in found}
         assert len(events) == len(found), "told twice"
         return events
 
@@ -325,12 +330,13 @@ def check_refused(record: Any, holder: Any) -> None:
     assert (record.lease_name, record.lease_owner) == ("x", "second")
 
 
-def check_taken_over(events: dict[str, Any], taken: Any) -> None:
+def check_taken_over(events: dict[str, Any], taken: Any, waited: float) -> None:
+    """It was waited for since before the holder's last term, of 2 s, began."""
     assert set(events) == {"lost", "taken_over"}
     record = events["taken_over"]
     assert "from first, expired for" in record.getMessage()
     assert record.lease_taken_from == "first"
-    assert 0 <= record.lease_expired_for < 5
+    assert 0 <= record.lease_expired_for < waited - 2 + 0.1
     assert record.lease_token == taken.token
     assert events["lost"].lease_reason
 
@@ -343,15 +349,17 @@ def test_logs_tell_new_from_taken_over_refused_skipped_and_lost(url: str, told: 
         events = told()
         assert set(events) == {"refused"}
         check_refused(events["refused"], lease)
+        began = time.monotonic()
         with contextlib.suppress(leasehold.LeaseLost):  # it may be over before the answer is there
             lease.renew(2)
-        taken = second.lock("x").acquire(timeout=30)  # waits, and says nothing while it does
-        assert lease.lost.wait(20)
-        eventually(lambda: "lost" in told.so_far(), 20)  # by a thread of its own
-        check_taken_over(told(), taken)
+        taken = second.lock("x").acquire(timeout=60)  # waits, and says nothing while it does
+        waited = time.monotonic() - began
+        assert lease.lost.wait(60)
+        eventually(lambda: "lost" in told.so_far())  # by a thread of its own
+        check_taken_over(told(), taken, waited)
         taken.release()
         assert set(told()) == {"released"}
-    with leasehold.connect("mongodb://127.0.0.1:9/db") as away:
+    with leasehold.connect("mongodb://127.0.0.1:9/db", owner="third") as away:
         assert away.lock("x", ttl=1, on_unavailable="skip").try_acquire() is None
     events = told()
     assert set(events) == {"unavailable", "skipped"}
@@ -366,15 +374,17 @@ async def test_tasks_log_the_same(url: str, told: Told) -> None:
         events = told()
         assert set(events) == {"refused"}
         check_refused(events["refused"], lease)
+        began = time.monotonic()
         with contextlib.suppress(leasehold.LeaseLost):
             await lease.renew(2)
-        taken = await second.lock("x").acquire(timeout=30)
-        await asyncio.wait_for(lease.lost.wait(), 20)
+        taken = await second.lock("x").acquire(timeout=60)
+        waited = time.monotonic() - began
+        await asyncio.wait_for(lease.lost.wait(), 60)
         await eventually_in_loop(lambda: "lost" in told.so_far())
-        check_taken_over(told(), taken)
+        check_taken_over(told(), taken, waited)
         await taken.release()
         assert set(told()) == {"released"}
-    async with aio.connect("mongodb://127.0.0.1:9/db") as away:
+    async with aio.connect("mongodb://127.0.0.1:9/db", owner="third") as away:
         assert await away.lock("x", ttl=1, on_unavailable="skip").try_acquire() is None
     assert set(told()) == {"unavailable", "skipped"}
 
@@ -385,16 +395,17 @@ async def test_tasks_log_the_same(url: str, told: Told) -> None:
 def test_the_ttl_index_is_made_once_and_its_failure_is_a_warning(
     url: str, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mongo_link, "INDEX_LIMIT", 20.0)  # it would be tried again an hour later
+    for module, limit in ((mongo_link, "INDEX_LIMIT"), (keeping, "TIDY_LIMIT"), (policy, "CALL_LIMIT")):
+        monkeypatch.setattr(module, limit, 60.0)  # it would be tried again an hour later
     leases = client.get_default_database()["leasehold"]
-    with leasehold.connect(url) as locks, locks.lock("x"):
+    with leasehold.connect(url, ttl=300) as locks, locks.lock("x"):
         eventually(lambda: mongo_link.INDEX in leases.index_information())
     assert leases.index_information()[mongo_link.INDEX]["expireAfterSeconds"] == 0
 
     other = client.get_default_database()["other"]
     other.create_index("purge", name="in_the_way")  # the same key with other options: MongoDB refuses ours
     for _ in range(2):
-        with leasehold.connect(other) as locks, locks.lock("x") as lease:
+        with leasehold.connect(other, ttl=300) as locks, locks.lock("x") as lease:
             assert lease.valid
             eventually(lambda: any(r.__dict__.get("lease_event") == "no_index" for r in caplog.records))
     assert sum(r.__dict__.get("lease_event") == "no_index" for r in caplog.records) == 1
@@ -420,7 +431,8 @@ def test_a_unique_index_of_others_is_named(url: str, client: pymongo.MongoClient
             locks.lock("two").try_acquire()
 
 
-def test_a_collation_is_named(url: str, client: pymongo.MongoClient[Any]) -> None:
+def test_a_collation_is_named(url: str, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "CALL_LIMIT", 25.0)  # it takes a hundred commands to find out
     folding = client.get_default_database().create_collection("folding", collation={"locale": "en", "strength": 1})
     with leasehold.connect(folding) as locks, locks.lock("Job"):
         with pytest.raises(leasehold.StoreNotReady, match="collation"):
@@ -518,21 +530,19 @@ def test_an_acquire_that_a_paused_server_carries_out_late_leaves_nothing(start_s
                 ours.lock("x", ttl=1.5).acquire(timeout=1 if queued else 0)
         finally:
             server.resume()
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            lease = theirs.lock("x").try_acquire()
-            if lease is not None:
-                break
-            time.sleep(0.02)
-        assert lease is not None
+        lease = eventually(lambda: theirs.lock("x").try_acquire())
         lease.release()
+        eventually(lambda: not ours._core.unsettled)  # what was given up is abandoned: from now on it takes nothing
         time.sleep(1)
         assert theirs.inspect("x") is None
 
 
 @pytest.mark.parametrize("push", ["stream", "calls"])
-def test_a_command_that_pymongo_retries_is_understood(mongodb_replica_set: Any, push: str) -> None:
+def test_a_command_that_pymongo_retries_is_understood(
+    mongodb_replica_set: Any, push: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its first answer was lost; the second comes from the server's log, without the time of the server."""
+    monkeypatch.setattr(policy, "CALL_LIMIT", 30.0)  # pymongo has to find its server again before that
     port = mongodb_replica_set.members[0].port
     name = f"retried-{push}"
     with Proxy(port) as proxy:
@@ -548,19 +558,19 @@ def test_a_command_that_pymongo_retries_is_understood(mongodb_replica_set: Any, 
             assert theirs.inspect(name) is None  # connected
             lease = ours.lock(name, ttl=60).acquire()
             got: list[Any] = []
-            thread = threading.Thread(target=lambda: got.append(theirs.lock(name, ttl=60).acquire(timeout=20)))
+            thread = threading.Thread(target=lambda: got.append(theirs.lock(name, ttl=60).acquire(timeout=60)))
             proxy.only("to_server")
             thread.start()
             lose_the_answer(lambda: (info := ours.inspect(name)) and info.waiters == 1)
             eventually(lambda: theirs._core.driver._up)  # type: ignore[attr-defined]
             lease.release()
-            thread.join(20)
+            thread.join(60)
             assert got[0].token > lease.token
             got[0].release()  # its first term is short
             # The same with a release: it is one that succeeded, and whoever waits is called.
-            mine = theirs.lock(name, ttl=60).acquire(timeout=20)
+            mine = theirs.lock(name, ttl=60).acquire(timeout=60)
             second: list[Any] = []
-            waiter = threading.Thread(target=lambda: second.append(ours.lock(name).acquire(timeout=20)))
+            waiter = threading.Thread(target=lambda: second.append(ours.lock(name).acquire(timeout=60)))
             waiter.start()
             eventually(lambda: (info := ours.inspect(name)) and info.waiters == 1)
             eventually(lambda: spare_connections(theirs, name) > 2)  # also while its keeper and its listener have one
@@ -569,8 +579,8 @@ def test_a_command_that_pymongo_retries_is_understood(mongodb_replica_set: Any, 
             releasing = threading.Thread(target=lambda: released.append(mine.release()))
             releasing.start()
             lose_the_answer(lambda: second or ((info := ours.inspect(name)) and not info.waiters))
-            releasing.join(20)
-            waiter.join(20)
+            releasing.join(60)
+            waiter.join(60)
             assert released == [True]
             assert second[0].token > mine.token
             second[0].release()
@@ -608,7 +618,7 @@ def test_close_does_not_wait_for_a_server_that_is_away(start_server: Any, side: 
         locks.lock("x").acquire().release()
         fail()
         locks.close()
-    assert time.monotonic() - began < 15  # pymongo itself would look for its server for 30 s
+    assert time.monotonic() - began < 25  # pymongo itself would look for its server for 30 s
 
 
 def test_a_record_of_a_newer_leasehold_does_not_take_the_others_along(url: str, client: Any) -> None:

@@ -347,7 +347,7 @@ def test_few_rights_are_enough_after_init(secure: Secure, user: str, alone: str 
         eventually(lambda: driver._up or driver._refused)
         assert (driver._up, driver._way) == (way is not None, way)
         lease.release()
-        thread.join(30)
+        thread.join(60)
         assert got[0].token > lease.token
         got[0].release()  # its first term is short
         held = theirs.lock("x").acquire(timeout=60)
@@ -465,9 +465,15 @@ def test_no_primary_is_unavailable(start_server: Any) -> None:
         for member in replica_set.members:
             if member is not primary:
                 member.kill()
-        hello = {"hello": 1, "$db": "admin"}
-        eventually(lambda: b"\x08isWritablePrimary\0\0" in ask(primary.port, hello, 20), 60)  # for want of a majority
+
+        def has_stepped_down() -> bool:
+            try:
+                return b"\x08isWritablePrimary\0\0" in ask(primary.port, {"hello": 1, "$db": "admin"}, 20)
+            except (OSError, EOFError):  # it is at it
+                return False
+
+        eventually(has_stepped_down, 60)  # for want of a majority
         started = time.monotonic()
         with pytest.raises(leasehold.StoreUnavailable, match=r"no primary|majority"):
             locks.lock("x").try_acquire()
-        assert time.monotonic() - started < 15  # pymongo itself would look for one for 30 s
+        assert time.monotonic() - started < 25  # pymongo itself would look for one for 30 s

@@ -28,7 +28,7 @@ class Stepper:
 
     def step(self, seconds: float) -> None:
         self.clock.step(seconds)
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while abs((self._now() - datetime.now(UTC)).total_seconds() - seconds) > 5:
             assert time.monotonic() < end, "the server does not see its clock step"
             time.sleep(0.01)
@@ -111,12 +111,12 @@ def test_a_step_back_keeps_what_is_held(stepped: tuple[Stepper, str]) -> None:
     with leasehold.connect(url, ttl=20) as ours, leasehold.connect(url, ttl=20) as theirs:
         for rest in (None, 0.5):
             clock.step(0)
-            lease = ours.lock("x", min_hold=rest).acquire(timeout=20)
+            lease = ours.lock("x", min_hold=rest).acquire(timeout=60)
             clock.step(-STEP)
             lease.renew()
             assert theirs.lock("x").try_acquire() is None
             assert lease.release()
-            second = theirs.lock("x").acquire(timeout=20)
+            second = theirs.lock("x").acquire(timeout=60)
             assert second.token > lease.token
             second.release()
 
@@ -124,13 +124,15 @@ def test_a_step_back_keeps_what_is_held(stepped: tuple[Stepper, str]) -> None:
 def test_a_step_back_delays_the_takeover_from_the_dead(stepped: tuple[Stepper, str]) -> None:
     """Documented: the lease of a holder that died lasts longer by the step. `break_lease(force=True)` helps."""
     clock, url = stepped
-    with leasehold.connect(url, ttl=1) as ours, leasehold.connect(url, ttl=1) as theirs:
+    with leasehold.connect(url, ttl=1) as ours, leasehold.connect(url, ttl=30) as theirs:
+        began = time.monotonic()
         lease = ours.lock("x", renew=False).acquire()
         clock.step(-STEP)
-        assert lease.lost.wait(20)  # the holder trusts its own deadline, not the server's clock
+        assert lease.lost.wait(60)  # the holder trusts its own deadline, not the server's clock
         info = theirs.inspect("x")
         assert info is not None
-        assert STEP - 10 < (info.expires - datetime.now(UTC)).total_seconds() < STEP + 1
+        left = (info.expires - datetime.now(UTC)).total_seconds()
+        assert STEP - (time.monotonic() - began) < left < STEP + 1
         assert theirs.lock("x").try_acquire() is None
         assert theirs.break_lease("x", force=True)
         second = theirs.lock("x").try_acquire()

@@ -595,6 +595,6 @@ def test_waiters_are_served_also_when_all_calls_get_lost(url: str) -> None:
         for lease in leases:
             lease.release()
         for thread in threads:
-            thread.join(FALLBACK * 3)
+            thread.join(FALLBACK * 6)
             assert not thread.is_alive()
         assert driver._up

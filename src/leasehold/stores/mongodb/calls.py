@@ -237,15 +237,19 @@ class Listener:
         come in time is an error: whatever the client's options are, a connection that is dead is noticed."""
         opened = False
         with pymongo.timeout(mongo_link.SILENCE):
+            # A cursor that is opened while the first document is being put there may hear nothing for as long as it
+            # lives: it has found none, and the server keeps it because there is one by then.
+            if way == CALLS and (yield _any_call) is None:
+                return False
             cursor = self._cursor = yield lambda access: open_cursor(access, way, self._id)
         try:
             while cursor.alive and not self._stopped:
                 if not opened:
                     self._since = clock.now()
-                    opened = self._up = True
                     self._way = way
                     if way == STREAM:
                         self.session = MARK + self._id
+                    opened = self._up = True  # last: whoever sees that it is up may ask by which way
                     if self._broke:
                         self._wake_all()  # what was called meanwhile, or undone by an election, is not heard
                 with pymongo.timeout(mongo_link.AWAIT + mongo_link.SILENCE):
@@ -277,7 +281,7 @@ class Listener:
         if cursor is None:
             return
         if self._way == CALLS:
-            if (yield lambda access: access.calls.find_one({}, {"_id": 1})) is not None:
+            if (yield _any_call) is not None:
                 yield lambda access: access.calls.insert_one({"to": [self._id], "call": ""})
             return
         kill = {"killCursors": self._link.collection, "cursors": [cursor.cursor_id]}
@@ -322,11 +326,15 @@ def _make_calls() -> Steps[bool]:
             may_insert = False  # an insert could make it, uncapped
         elif error.code != EXISTS:
             raise
-    if (yield lambda access: access.calls.find_one({}, {"_id": 1})) is None:
+    if (yield _any_call) is None:
         if not may_insert:
             return False
         yield lambda access: access.calls.insert_one({"to": []})
     return True
+
+
+def _any_call(access: Access) -> Any:
+    return access.calls.find_one({}, {"_id": 1})
 
 
 def _may_cap() -> Steps[bool]:
