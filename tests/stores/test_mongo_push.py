@@ -327,6 +327,26 @@ def test_calls_that_are_not_capped_are_made_so(by_calls: str, database: Any) -> 
     assert database["leasehold.calls"].options()["capped"]
 
 
+def test_no_cursor_is_opened_before_there_is_a_call(
+    by_calls: str, database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is opened while another puts the first document there finds none, and is kept by the server because
+    there is one by then: it heard nothing any more, in one of a hundred starts of two processes at once."""
+    found: list[Any] = []
+    opened = mongo_calls.open_cursor
+
+    def noted(access: Any, way: str, session: str) -> Any:
+        if way == mongo_calls.CALLS:
+            found.append(database["leasehold.calls"].find_one())
+        return opened(access, way, session)
+
+    monkeypatch.setattr(mongo_calls, "open_cursor", noted)
+    with leasehold.connect(by_calls) as locks, locks.lock("x"):
+        eventually(lambda: driver_of(locks)._up)
+    assert found
+    assert None not in found
+
+
 def test_calls_are_capped_by_one_alone(by_calls: str, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Capping makes the collection anew. Whoever has found that it is not capped, and does it when others listen to it
     already, would leave them deaf: servers tell them only when their requests are over."""
