@@ -18,13 +18,15 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 import leasehold
 from leasehold import aio, policy
-from leasehold.errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
+from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
 from leasehold.policy import FALLBACK, FIRST_TERM
 from leasehold.protocol import RENEWED, Busy, Grant, Renewal
+from leasehold.stores.redis import pool_threads
+from leasehold.stores.redis import tasks as redis_tasks
 from leasehold.stores.redis import threads as redis_threads
 from leasehold.stores.redis import waiter as redis_waiter
 from leasehold.stores.redis.threads import HEARTBEAT
-from leasehold.testing.handles import in_time
+from leasehold.testing.handles import in_time, times_out
 from servers.clock import FakeClock
 from servers.redis import Redis, Valkey
 from servers.redis_ensembles import RedisCluster, SentinelSetup
@@ -47,7 +49,7 @@ def locks(redis_server, client) -> Iterator[leasehold.Locks]:
         yield locks
 
 
-def eventually(true, within=20.0):
+def eventually(true, within=60.0):
     ends = time.monotonic() + within
     while not true():
         assert time.monotonic() < ends, "not so in time"
@@ -139,7 +141,7 @@ def test_a_record_outlives_all_that_is_held_in_it(locks, client) -> None:
     """Also when a permit is renewed that is far shorter than another, and when that was the last use in its hour."""
     key, day = "leasehold:{:s}", 24 * 3600
     long = locks.semaphore("s", limit=2, ttl=10 * day, renew=False).acquire()
-    short = locks.semaphore("s", limit=2, ttl=5, renew=False).acquire()
+    short = locks.semaphore("s", limit=2, ttl=60, renew=False).acquire()
     short.renew()
     assert client.ttl(key) > 11 * day
     assert short.release()
@@ -180,14 +182,21 @@ def test_a_record_that_cannot_be_read_is_no_matter_of_the_other_leases(locks, cl
     client.flushall()  # or it could not be given back
 
 
-def test_one_round_trip_each(locks, client) -> None:
-    locks._core.driver.listen("", None)
-    eventually(lambda: settled(locks))  # with nothing held: the keeper has nothing to look at, however late it is
-    lock = locks.lock("a")
-    lock.acquire().release()
-    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    lock.acquire().release()
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before == 2
+def scripts_run(client) -> int:
+    return client.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+
+def test_one_round_trip_each(start_server) -> None:
+    """On a server of its own: what others may have left is not counted."""
+    server = start_server(Redis)
+    with redis.Redis(port=server.port) as client, leasehold.connect(server.url, ttl=600) as locks:
+        locks._core.driver.listen("", None)
+        eventually(lambda: settled(locks))  # with nothing held: the keeper has nothing to look at, however late it is
+        lock = locks.lock("a")
+        lock.acquire().release()
+        before = scripts_run(client)
+        lock.acquire().release()
+        assert scripts_run(client) - before == 2
 
 
 # The server forgets, restarts, fails.
@@ -203,11 +212,11 @@ def test_scripts_survive_script_flush(locks, client) -> None:
 
 def test_a_restart_without_persistence_is_survived(start_server) -> None:
     server = start_server(Redis)
-    ttl = 8.0
-    with leasehold.connect(server.url, ttl=ttl, renew_every=0.5, max_renew_failures=100) as locks:
+    ttl = 30.0  # much longer than it takes to be refused: a machine that stands still for a while is in time, too
+    with leasehold.connect(server.url, ttl=ttl, renew_every=0.5, max_renew_failures=1000) as locks:
         lease = locks.lock("a").acquire()
-        before = time.monotonic()
         server.kill()
+        before = time.monotonic()  # whatever was renewed, was before
         server.start()
         assert lease.lost.wait(2 * ttl)
         assert time.monotonic() - before <= ttl
@@ -218,10 +227,10 @@ def test_a_restart_without_persistence_is_survived(start_server) -> None:
 
 
 def test_flushall_is_noticed_by_the_deadline(locks, client) -> None:
-    ttl = 6.0
-    lease = locks.lock("a", ttl=ttl, renew_every=0.4).acquire()
-    begun = time.monotonic()
+    ttl = 30.0
+    lease = locks.lock("a", ttl=ttl, renew_every=0.4, max_renew_failures=1000).acquire()
     client.flushall()
+    begun = time.monotonic()
     assert lease.lost.wait(2 * ttl)
     assert time.monotonic() - begun <= ttl
     assert locks.lock("a").acquire(timeout=20).token > lease.token
@@ -234,7 +243,8 @@ def test_a_holder_killed_is_replaced_within_ttl(redis_server, client, locks) -> 
 
 
 def until_replaced(url: str, locks: leasehold.Locks, ttl: float) -> float:
-    """Seconds from the death of a holder until another has its lease."""
+    """Seconds from the death of a holder until another has its lease; of one that stood still and lost it before that
+    says nothing."""
     code = f"import leasehold, time; l = leasehold.connect({url!r}).lock('a', ttl={ttl}).acquire(); " \
         "print('held', flush=True); time.sleep(60)"  # fmt: skip
     holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -252,7 +262,7 @@ def until_replaced(url: str, locks: leasehold.Locks, ttl: float) -> float:
         with locks.lock("a", timeout=30):
             taken = time.monotonic()
         killer.join()
-        return taken - killed[0]
+        return taken - killed[0] if taken > killed[0] else float("inf")
     finally:
         holder.kill()
         holder.wait()
@@ -274,7 +284,9 @@ def test_a_dropped_listener_is_replaced(redis_server, client, locks, seldom: flo
 
 
 @pytest.mark.parametrize("side", ["threads", "asyncio"])
-def test_an_outage_is_told_once(start_server, caplog, side: str) -> None:
+def test_an_outage_is_told_once(start_server, caplog, monkeypatch, side: str) -> None:
+    for module in (redis_threads, redis_tasks):
+        monkeypatch.setattr(module, "HEARTBEAT", 600.0)  # a server that is slow to answer is no outage
     server = start_server(Redis)
 
     def told() -> int:
@@ -282,25 +294,33 @@ def test_an_outage_is_told_once(start_server, caplog, side: str) -> None:
         messages = [record.getMessage() for record in caplog.records]
         return sum("not listening" in message and f":{server.port}:" in message for message in messages)
 
-    def through_two_outages() -> None:
+    def through_two_outages(driver) -> None:
+        tries, listen = [], driver._link.ear
+
+        def ear(*args):
+            tries.append(args)
+            return listen(*args)
+
+        driver._link.ear = ear
         for outage in (1, 2):
-            eventually(lambda: listening(redis.Redis(port=server.port)), 10)
+            eventually(lambda: driver._up)  # it knows: that the server takes it for a listener is not enough
             server.kill()
             eventually(lambda outage=outage: told() == outage)
-            time.sleep(1.0)  # it has tried again by now, more than once
+            before = len(tries)
+            eventually(lambda before=before: len(tries) > before + 3)  # it has tried again, more than once
             server.start()
         assert told() == 2
 
     if side == "threads":
-        with leasehold.connect(server.url) as locks:
+        with leasehold.connect(server.url, ttl=600) as locks:
             locks.lock("a").acquire()
-            through_two_outages()
+            through_two_outages(locks._core.driver)
         return
 
     async def scenario() -> None:
-        async with aio.connect(server.url) as locks:
+        async with aio.connect(server.url, ttl=600) as locks:
             await locks.lock("a").acquire()
-            await asyncio.to_thread(through_two_outages)
+            await asyncio.to_thread(through_two_outages, locks._core.driver)
 
     asyncio.run(scenario())
 
@@ -340,18 +360,18 @@ def test_each_call_has_a_limit_of_its_own(start_server, side: str) -> None:
 
 def test_what_was_published_before_we_listened_is_not_missed(redis_server, locks) -> None:
     link = locks._core.driver._link
-    subscribe = link.ear
+    subscribe, published = link.ear, threading.Event()
 
     def late(*args):
-        time.sleep(0.4)
+        published.wait(60)
         return subscribe(*args)
 
     link.ear = late
-    lease = locks.lock("a", ttl=90).acquire()
+    lease = locks.lock("a", ttl=600).acquire()
     with leasehold.connect(redis_server.url) as other:
-        time.sleep(0.1)
         assert other.break_lease("a") is True
-    assert lease.lost.wait(20)
+    published.set()
+    assert lease.lost.wait(60)
 
 
 def test_a_wait_longer_than_the_socket_timeout(redis_server, client) -> None:
@@ -392,7 +412,7 @@ async def test_a_cancelled_acquire_leaves_nothing(redis_server, client) -> None:
                 await (await task).release()
             except asyncio.CancelledError:
                 pass
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while client.hexists("leasehold:{:a}", "h") or client.zcard("leasehold:{:a}:queue"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -483,7 +503,7 @@ def serve(url: str, client: redis.Redis, processes: int, count: int) -> Service:
                 process.stdin.write("\n")
                 process.stdin.flush()
                 came.append(place * each + number)
-                eventually(lambda: client.zcard(key) == len(came), 20)
+                eventually(lambda: client.zcard(key) == len(came))
         eventually(lambda: listening(client, processes + 1))
         time.sleep(FALLBACK + 1)  # each has looked once since it began to listen
         before = asked(client)
@@ -547,9 +567,12 @@ def test_waiters_are_served_in_order_of_arrival(redis_server, client, locks) -> 
         due, before = [each for each in due if each != number and each not in late], at
 
 
-def take_turns(redis_server, rounds: int, between=lambda: None) -> dict[str, set[str]]:
-    """Two who hand a name to each other: in which threads the pushes to them were heard."""
+def take_turns(redis_server, rounds: int, between=lambda: None, enough=lambda heard: True) -> dict[str, set[str]]:
+    """Two who hand a name to each other: in which threads the pushes to them were heard.
+
+    Each for so many rounds, and both until it is ``enough``: one may be through before the other has begun."""
     heard: dict[str, set[str]] = {"one": set(), "two": set()}
+    ends = time.monotonic() + 40
     with leasehold.connect(redis_server.url) as one, leasehold.connect(redis_server.url) as two:
 
         def note_who_hears(name: str, locks: leasehold.Locks) -> None:
@@ -563,9 +586,11 @@ def take_turns(redis_server, rounds: int, between=lambda: None) -> dict[str, set
             driver.on_ring = ring
 
         def take(locks: leasehold.Locks) -> None:
-            for _ in range(rounds):
+            done = 0
+            while done < rounds or not (enough(heard) or time.monotonic() > ends):
                 with locks.lock("hot").acquire(timeout=30):
                     between()
+                done += 1
 
         threads = []
         for name, locks in (("one", one), ("two", two)):
@@ -579,8 +604,9 @@ def take_turns(redis_server, rounds: int, between=lambda: None) -> dict[str, set
     return heard
 
 
-def test_who_waits_alone_listens_by_itself(redis_server, client) -> None:
-    heard = take_turns(redis_server, 300)
+def test_who_waits_alone_listens_by_itself(redis_server, client, monkeypatch) -> None:
+    monkeypatch.setattr(redis_threads, "GIVE_WAY", 5.0)  # also to one that is slow to come back
+    heard = take_turns(redis_server, 300, enough=lambda heard: "one" in heard["one"] and "two" in heard["two"])
     assert "one" in heard["one"]
     assert "two" in heard["two"]
 
@@ -621,10 +647,10 @@ def test_who_sleeps_on_its_bell_is_called_by_the_listener(redis_server, client, 
             waiter = threading.Thread(target=lambda: waits.lock("a").acquire(timeout=60).release())
             waiter.start()
             # It sleeps, and has no reason to look by itself for some seconds.
-            eventually(lambda: waits._core.store.waiters and driver._asleep, 20)
+            eventually(lambda: waits._core.store.waiters and driver._asleep)
             assert client.zcard("leasehold:{:a}:queue") == 1
             lease.release()
-            eventually(lambda turn=turn: len(heard) == turn, 20)
+            eventually(lambda turn=turn: len(heard) == turn)
             waiter.join(60)
         assert not driver._asleep
     assert {thread for thread, _ in heard} == {"leasehold-redis"}
@@ -663,7 +689,7 @@ def test_an_ear_that_a_waiter_has_left_in_the_middle_is_replaced(redis_server, c
             release.join(60)
             if left:
                 break
-        eventually(lambda: driver._up and driver._ear not in (None, left[0]), 20)
+        eventually(lambda: driver._up and driver._ear not in (None, left[0]))
         lease = holds.lock("a").acquire()
         release = threading.Thread(target=lambda: (wait_in_queue(client), lease.release()))
         release.start()
@@ -672,7 +698,7 @@ def test_an_ear_that_a_waiter_has_left_in_the_middle_is_replaced(redis_server, c
 
 
 def wait_in_queue(client) -> None:
-    eventually(lambda: client.zcard("leasehold:{:a}:queue") == 1, 20)
+    eventually(lambda: client.zcard("leasehold:{:a}:queue") == 1)
 
 
 def test_several_waiters_of_one_process_are_all_called(redis_server, client, locks) -> None:
@@ -733,18 +759,28 @@ def test_who_is_next_is_told_if_it_does_not_look_soon_by_itself(
     assert taken[0] - released < seldom / 2
 
 
-def test_many_leases_are_renewed_in_batches(redis_server, client) -> None:
-    with leasehold.connect(redis_server.url, ttl=10.0, renew_every=0.67) as locks:
+def test_many_leases_are_renewed_in_batches(start_server) -> None:
+    """On a server of its own: what others may have left is not counted."""
+    server = start_server(Redis)
+    options = {"ttl": 60.0, "renew_every": 0.67, "max_renew_failures": 1000}  # a machine that stands still loses none
+    with redis.Redis(port=server.port) as client, leasehold.connect(server.url, **options) as locks:
+        core = locks._core
+
+        def count() -> tuple[int, int, int]:
+            """Renewals before and after the look at how many scripts were run: some may come in between."""
+            return core.renewals, scripts_run(client), core.renewals
+
         held = [locks.lock(f"many-{number}").acquire() for number in range(600)]
         eventually(lambda: renewed(held))
-        core, before = locks._core, client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        first = core.renewals
-        eventually(lambda: core.renewals >= first + 1800)
-        calls = client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+        begun = count()
+        eventually(lambda: core.renewals >= begun[2] + 1800)
+        ended = count()
+        calls, least, most = ended[1] - begun[1], ended[0] - begun[2], ended[2] - begun[0]
         assert all(lease.valid for lease in held)
-        # 600 leases, 200 in a batch; those that are not due together go in smaller ones.
-        assert calls + 1 >= 9
-        assert calls <= 40 * (core.renewals - first) / 1800 + 1
+        # 600 leases, 200 in a batch; those that are not due together go in smaller ones. What one has run and not
+        # counted yet may be at the beginning or at the end.
+        assert calls + 1 >= least / 200
+        assert calls <= 40 * (most + core.renewal_failures) / 1800 + 1
 
 
 def test_many_leases_are_given_back_in_batches(redis_server, client) -> None:
@@ -796,7 +832,7 @@ def test_without_enough_replicas_nothing_is_granted(start_server) -> None:
 def test_a_failover_in_the_middle(start_server, side: str) -> None:
     setup = start_server(SentinelSetup)
     url = f"{setup.url}?replicas=1"
-    primary = next(member for member in setup.members if setup.leads(member))
+    primary = setup.leader()
     if side == "threads":
         with leasehold.connect(url, ttl=10) as locks:
             first = locks.lock("a").acquire()
@@ -878,7 +914,10 @@ def test_a_node_of_a_cluster(redis_cluster: RedisCluster) -> None:
     assert refused == 2, "two of three do not have the slot"
 
 
-def test_tls_to_a_plain_port(redis_server) -> None:
+def test_tls_to_a_plain_port(redis_server, monkeypatch) -> None:
+    """That it speaks no TLS is seen by a question that comes after the handshake was given up: it has time for that."""
+    monkeypatch.setattr(pool_threads, "_PROBE", 20.0)
+    monkeypatch.setattr(policy, "CALL_LIMIT", 8.0)
     refuses(redis_server.url.replace("redis://", f"rediss://:{SECRET}@"), StoreNotReady, "TLS")
 
 
@@ -943,25 +982,29 @@ def test_a_unix_socket(start_server, tmp_path: Path) -> None:
             assert locks.inspect("a") is not None
 
 
+OFTEN = {"ttl": 60, "renew_every": 0.5, "max_renew_failures": 1000}
+"""Renewed soon, and not lost when that fails a few times, be it for want of a processor."""
+
+
 def test_a_cluster_client_of_the_users_own(redis_cluster: RedisCluster) -> None:
     given = redis.RedisCluster(host="127.0.0.1", port=redis_cluster.members[0].port, decode_responses=True)
     with leasehold.connect(given) as locks, leasehold.connect(redis_cluster.url) as other:
-        held = [locks.lock(f"c-{number}", ttl=8, renew_every=0.3).acquire() for number in range(20)]
+        held = [locks.lock(f"c-{number}", **OFTEN).acquire() for number in range(20)]
         eventually(lambda: renewed(held))
         assert len(list(locks.leases("c-"))) == 20
         release = threading.Timer(0.3, held[0].release)
         release.start()
         other.lock("c-0").acquire(timeout=20).release()
         release.join()
-        with pytest.raises(AcquireTimeout, match=locks.owner):
-            other.lock("c-1").acquire(timeout=2)  # a node that it has to connect to may take as long
+        error = times_out(lambda: other.lock("c-1").acquire(timeout=2))  # to connect to a node may take as long
+        assert locks.owner in str(error)
     given.close()
 
 
 async def test_a_cluster_client_of_asyncio(redis_cluster: RedisCluster) -> None:
     given = redis.asyncio.RedisCluster(host="127.0.0.1", port=redis_cluster.members[0].port)
     async with aio.connect(given) as locks:
-        held = [await locks.lock(f"d-{number}", ttl=8, renew_every=0.3).acquire() for number in range(20)]
+        held = [await locks.lock(f"d-{number}", **OFTEN).acquire() for number in range(20)]
         while not renewed(held):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert len([lease async for lease in locks.leases("d-")]) == 20
@@ -1002,7 +1045,7 @@ async def pair(later):
 for later in range(20):
     asyncio.run(pair(later / 2000))
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code, redis_server.url], check=True, timeout=60)
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, redis_server.url], check=True, timeout=100)
 
 
 def test_valkey_serves_both_sides(valkey_server) -> None:
@@ -1014,8 +1057,12 @@ def test_a_fork_owns_nothing(locks) -> None:
     lease = locks.lock("a").acquire()
     pid = os.fork()
     if pid == 0:
-        ok = not lease.valid and locks.lock("b").acquire(timeout=20).release() and locks.lock("a").try_acquire() is None
-        os._exit(0 if ok else 1)
+        code = 1
+        try:  # whatever happens, it must not go on as a second pytest
+            if not lease.valid and locks.lock("b").acquire(timeout=20).release():
+                code = 0 if locks.lock("a").try_acquire() is None else 1
+        finally:
+            os._exit(code)
     assert os.waitpid(pid, 0)[1] == 0
     lease.renew()
     assert lease.release() is True
