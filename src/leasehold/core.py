@@ -281,16 +281,14 @@ class Core:
         if attempt in (ALL, HELD):
             if attempt == ALL:
                 for bell in list(self.asking.values()):
-                    bell.ring()
+                    _ring(bell)
             if held := [lease._claim.attempt for lease in self.held() if lease._due != float("inf")]:
                 self.urgent.update(held)
                 self.look_now()
             return
         waiting = self.asking.get(attempt)
         if waiting is not None:
-            if news is not None:
-                waiting.news = news
-            waiting.ring()
+            _ring(waiting, news)
         elif attempt in self.leases:
             self.urgent.add(attempt)
             self.look_now()
@@ -384,6 +382,13 @@ _MESSAGES = {
     "release_failed": (WARNING, "lease %r could not be given back: %s"),
     "unavailable": (WARNING, "lease %r cannot be asked for: %s"),
 }
+
+
+def _ring(bell: Bell, news: Grant | Busy | None = None) -> None:
+    """Without news its waiter is to ask, though it may not have read yet that it need not."""
+    if news is not None or isinstance(bell.news, Busy):
+        bell.news = news
+    bell.ring()
 
 
 def aside(name: str, function: Callable[..., object], *args: object) -> None:

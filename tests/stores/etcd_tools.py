@@ -11,6 +11,10 @@ from leasehold.stores.etcd import wire
 from servers.etcd import Etcd, ask, b64
 
 A, B = "a" * 32, "b" * 32
+LIMIT = 30.0
+"""How long what is carried out by hand may take: nothing here is about a server that is slow."""
+LONG = 100_000
+"""A ttl. Nobody who joins has such a lease renewed before unless that was 1000 s ago, and no keeper comes into it."""
 
 
 def keys(server: Etcd, namespace: str, kind: str) -> list[str]:
@@ -28,19 +32,24 @@ class Waiter:
 
     def __init__(self, locks: leasehold.Locks, name: str, **options: Any) -> None:
         self.leases: list[leasehold.Lease] = []
-        self.thread = threading.Thread(target=lambda: self.leases.append(locks.lock(name, **options).acquire(60)))
+        self.thread = threading.Thread(target=lambda: self.leases.append(locks.lock(name, **options).acquire(100)))
         self.thread.start()
 
-    def lease(self, within: float = 20.0) -> leasehold.Lease:
+    def lease(self, within: float = 60.0) -> leasehold.Lease:
         self.thread.join(within)
         assert self.leases, "it was not served"
         return self.leases[0]
 
 
+def without_listener(locks: leasehold.Locks) -> None:
+    """Once there is one, the keeper renews all that is held, nobody can say when: not where that is done by hand."""
+    locks._core.driver.listen = lambda attempt, busy: False  # type: ignore[method-assign]
+
+
 def finish(locks: leasehold.Locks, steps: Any, call: wire.Call) -> Any:
     """Run an operation that has come as far as this call to its end."""
     while True:
-        answer = locks._core.driver._link.send(call, 5)  # type: ignore[attr-defined]
+        answer = locks._core.driver._link.send(call, LIMIT)  # type: ignore[attr-defined]
         try:
             call = steps.send(answer)
         except StopIteration as over:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
-from etcd_tools import A, B, Waiter, delete, finish, keys
+from etcd_tools import LIMIT, LONG, A, B, Waiter, delete, finish, keys
 
 import leasehold
+from leasehold import StoreNotReady, clock
 from leasehold.protocol import SECOND, Ask, Busy, Grant
 from leasehold.stores.etcd import wire
 from leasehold.testing.handles import eventually
 from servers.etcd import Etcd, ask
-
-LONG = 1000
-"""A ttl: a grant on a lease of that length need not have it renewed before unless that was 10 s ago."""
 
 
 @pytest.fixture
@@ -32,8 +31,8 @@ def test_a_write_that_comes_too_late_changes_nothing(server: Etcd, namespace: st
         late = next(steps)
         assert late.method == wire.TXN
         steps.close()  # nobody has heard anything
-        driver.run(store.abandon("x", A), 5)
-        assert not wire.read_txn(driver._link.send(late, 5)).succeeded  # type: ignore[attr-defined]
+        driver.run(store.abandon("x", A), LIMIT)
+        assert not wire.read_txn(driver._link.send(late, LIMIT)).succeeded  # type: ignore[attr-defined]
         assert locks.inspect("x") is None
         assert kept.valid
         assert locks.lock("x").acquire(0).release()
@@ -43,14 +42,14 @@ def test_a_place_that_comes_too_late_is_not_taken(server: Etcd, namespace: str) 
     with leasehold.connect(server.url, namespace=namespace) as locks:
         held = locks.lock("x").acquire()
         store, driver = locks._core.store, locks._core.driver
-        driver.run(store.sessions.for_waiting(), 5)  # type: ignore[attr-defined]
+        driver.run(store.sessions.for_waiting(), LIMIT)  # type: ignore[attr-defined]
         steps = store.acquire(Ask("x", A, "me", "lock", None, 30_000_000, queue=True, kept=True))
         call = next(steps)
         while b"w/x\0" + b"0" not in b"".join(call.messages):  # until it takes its place
-            call = steps.send(driver._link.send(call, 5))  # type: ignore[attr-defined]
+            call = steps.send(driver._link.send(call, LIMIT))  # type: ignore[attr-defined]
         steps.close()
-        driver.run(store.abandon("x", A), 5)
-        assert not wire.read_txn(driver._link.send(call, 5)).succeeded  # type: ignore[attr-defined]
+        driver.run(store.abandon("x", A), LIMIT)
+        assert not wire.read_txn(driver._link.send(call, LIMIT)).succeeded  # type: ignore[attr-defined]
         assert not keys(server, namespace, "w")
         assert held.release()
 
@@ -63,12 +62,12 @@ def test_of_two_fences_the_newer_counts(server: Etcd, namespace: str) -> None:
         [lease] = store.sessions._leases.values()  # type: ignore[attr-defined]
         lease.doubt(0)
         both = [store.sessions._fence(lease) for _ in range(2)]  # type: ignore[attr-defined]
-        answers = [driver._link.send(next(each), 5) for each in both]  # type: ignore[attr-defined]
+        answers = [driver._link.send(next(each), LIMIT) for each in both]  # type: ignore[attr-defined]
         for each, answer in reversed(list(zip(both, answers, strict=True))):
             with pytest.raises(StopIteration):
                 each.send(answer)
         assert not lease.unsure
-        assert locks.lock("x").acquire(5).release()
+        assert locks.lock("x").acquire(30).release()
         assert kept.valid
 
 
@@ -78,8 +77,8 @@ def test_a_fence_settles_only_what_came_before_it(server: Etcd, namespace: str) 
         store, driver = locks._core.store, locks._core.driver
         [lease] = store.sessions._leases.values()  # type: ignore[attr-defined]
         slow, fast = (store.sessions._fence(lease) for _ in range(2))  # type: ignore[attr-defined]
-        late = driver._link.send(next(slow), 5)  # type: ignore[attr-defined]
-        driver.run(fast, 5)
+        late = driver._link.send(next(slow), LIMIT)  # type: ignore[attr-defined]
+        driver.run(fast, LIMIT)
         lost = store.acquire(Ask("x", A, "me", "lock", None, LONG * SECOND, kept=True))
         assert next(lost).method == wire.TXN
         lost.close()  # sent after the newer fence, and not heard of
@@ -92,14 +91,14 @@ def test_a_fence_that_somebody_has_deleted_is_made_anew(server: Etcd, namespace:
     with leasehold.connect(server.url, namespace=namespace) as locks:
         held = locks.lock("x").acquire()
         store, driver = locks._core.store, locks._core.driver
-        waiting = driver.run(store.sessions.for_waiting(), 5)  # type: ignore[attr-defined]
+        waiting = driver.run(store.sessions.for_waiting(), LIMIT)  # type: ignore[attr-defined]
         for lease in store.sessions._leases.values():  # type: ignore[attr-defined]
-            driver.run(store.sessions._fence(lease), 5)  # type: ignore[attr-defined]
+            driver.run(store.sessions._fence(lease), LIMIT)  # type: ignore[attr-defined]
         assert waiting.fence
         assert len(keys(server, namespace, "f")) == 2
         for key in keys(server, namespace, "f"):
             delete(server, key)
-        assert locks.lock("y").acquire(5).release()
+        assert locks.lock("y").acquire(30).release()
         waiter = Waiter(locks, "x")
         eventually(lambda: len(keys(server, namespace, "w")) == 1)
         assert held.release()
@@ -115,7 +114,7 @@ def test_a_place_that_comes_while_another_is_asked_for_is_found(server: Etcd, na
         steps = store.acquire(request)
         call = next(steps)
         while b"w/x\0" + b"0" not in b"".join(call.messages):  # until it takes its place
-            call = steps.send(driver._link.send(call, 5))  # type: ignore[attr-defined]
+            call = steps.send(driver._link.send(call, LIMIT))  # type: ignore[attr-defined]
         late = call
         with pytest.raises(TimeoutError):
             steps.throw(TimeoutError("no answer"))
@@ -124,11 +123,11 @@ def test_a_place_that_comes_while_another_is_asked_for_is_found(server: Etcd, na
         fence = store.sessions.waiting.fence_key  # type: ignore[attr-defined]
         call = next(again)
         while fence not in b"".join(call.messages):
-            call = again.send(driver._link.send(call, 5))  # type: ignore[attr-defined]
-        driver._link.send(late, 5)  # type: ignore[attr-defined]
+            call = again.send(driver._link.send(call, LIMIT))  # type: ignore[attr-defined]
+        driver._link.send(late, LIMIT)  # type: ignore[attr-defined]
         assert isinstance(finish(locks, again, call), Busy)
         assert len(keys(server, namespace, "w")) == 1
-        driver.run(store.abandon("x", A), 5)
+        driver.run(store.abandon("x", A), LIMIT)
         assert not keys(server, namespace, "w")
         assert held.release()
 
@@ -144,11 +143,11 @@ def test_what_is_taken_over_when_the_lease_of_the_heir_has_gone(server: Etcd, na
         lease = locks.lock("x").acquire()
         heir = (lease._claim.attempt, lease.token)
         request = Ask("x", B, "me", "lock", None, 30_000_000, kept=True, heir=heir)
-        reply = other._core.driver.run(other._core.store.acquire(request), 5)
+        reply = other._core.driver.run(other._core.store.acquire(request), LIMIT)
         assert isinstance(reply, Grant)
         assert reply.token > lease.token
         assert lease.lost.wait(20)
-        assert other._core.driver.run(other._core.store.release("x", B, reply.token, None), 5)
+        assert other._core.driver.run(other._core.store.release("x", B, reply.token, None), LIMIT)
 
 
 def test_a_note_is_not_written_by_one_who_is_broken_meanwhile(server: Etcd, namespace: str) -> None:
@@ -159,11 +158,11 @@ def test_a_note_is_not_written_by_one_who_is_broken_meanwhile(server: Etcd, name
         lease = locks.lock("x").acquire()
         store, driver = locks._core.store, locks._core.driver
         steps = store.write_note("x", lease._claim.attempt, lease.token, "done")
-        write = steps.send(driver._link.send(next(steps), 5))  # type: ignore[attr-defined]
+        write = steps.send(driver._link.send(next(steps), LIMIT))  # type: ignore[attr-defined]
         assert write.method == wire.TXN
         assert other.break_lease("x")
         assert finish(locks, steps, write) is False
-        assert driver.run(store.read_note("x"), 5) is None
+        assert driver.run(store.read_note("x"), LIMIT) is None
 
 
 def test_a_lease_whose_grant_was_not_heard_starts_again(server: Etcd, namespace: str) -> None:
@@ -174,12 +173,29 @@ def test_a_lease_whose_grant_was_not_heard_starts_again(server: Etcd, namespace:
         steps = store.acquire(request)
         call = next(steps)
         while call.method != wire.GRANT:
-            call = steps.send(driver._link.send(call, 5))  # type: ignore[attr-defined]
-        driver._link.send(call, 5)  # type: ignore[attr-defined]
+            call = steps.send(driver._link.send(call, LIMIT))  # type: ignore[attr-defined]
+        driver._link.send(call, LIMIT)  # type: ignore[attr-defined]
         steps.close()
         time.sleep(2.5)
-        assert isinstance(driver.run(store.acquire(request), 5), Grant)
-        info = locks.inspect("x")
-        assert info is not None
-        assert (info.expires - info.acquired).total_seconds() > 4.5
-        driver.run(store.abandon("x", A), 5)
+        reply = driver.run(store.acquire(request), LIMIT)
+        assert isinstance(reply, Grant)
+        assert reply.since is not None
+        [holding] = driver.run(store.inspect("x"), LIMIT)
+        # etcd tells whole seconds, rounded down.
+        assert holding.expires_in + 1 > reply.since + 6 - clock.now()
+        driver.run(store.abandon("x", A), LIMIT)
+
+
+def test_a_lease_whose_grant_was_not_heard_is_refused_when_etcd_has_stretched_it(start_server: Any) -> None:
+    server = start_server(Etcd, election_timeout=1500, heartbeat_interval=150)
+    with leasehold.connect(server.url) as locks:
+        store, driver = locks._core.store, locks._core.driver
+        request = Ask("x", A, "me", "lock", None, 1_000_000)
+        steps = store.acquire(request)
+        call = next(steps)
+        while call.method != wire.GRANT:
+            call = steps.send(driver._link.send(call, LIMIT))  # type: ignore[attr-defined]
+        driver._link.send(call, LIMIT)  # type: ignore[attr-defined]
+        steps.close()
+        with pytest.raises(StoreNotReady, match="no lease shorter than 3 s"):
+            driver.run(store.acquire(request), LIMIT)

@@ -23,7 +23,8 @@ class Endpoints:
         self.address = address
         self.current = address.hosts[0]
         self.token = b""
-        self._blocks: dict[bytes, bytes] = {}
+        self._blocks: dict[tuple[bytes, bytes], bytes] = {}
+        """By method and token: one that is made while another thread logs in is not to outlive the token."""
 
     @cached_property
     def context(self) -> ssl.SSLContext | None:
@@ -59,11 +60,11 @@ class Endpoints:
 
     def block(self, method: bytes) -> bytes:
         token = b"" if method == wire.AUTHENTICATE else self.token
-        found = self._blocks.get(method)
+        found = self._blocks.get((method, token))
         if found is None:
             scheme = b"https" if self.address.tls else b"http"
             authority = self.address.server_name or "{}:{}".format(*self.current)
-            found = self._blocks[method] = header_block(method, authority, scheme, token)
+            found = self._blocks[method, token] = header_block(method, authority, scheme, token)
         return found
 
 

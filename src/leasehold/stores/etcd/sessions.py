@@ -296,7 +296,7 @@ class Sessions:
         sent = clock.now()
         self._asked.add(number)
         try:
-            answer = wire.read((yield wire.lease_grant(number, length))[0])
+            granted = wire.first(wire.read((yield wire.lease_grant(number, length))[0]), 3)
         except Refused as error:
             if not error.lease_is_there:
                 raise
@@ -304,14 +304,13 @@ class Sessions:
             sent = clock.now()
             if not (yield from self._keep_alive([number]))[number]:
                 return (yield from self._grant(number, length, base))
-        else:
-            granted = wire.first(answer, 3)
-            if granted > length:
-                yield wire.lease_revoke(number)
-                raise StoreNotReady(
-                    f"etcd keeps no lease shorter than {granted} s (that follows from its election timeout), so that "
-                    f"a dead holder would not be replaced in time: ask for a ttl above {granted - 1} s"
-                )
+            granted = wire.first(wire.read((yield wire.lease_time_to_live(number))[0]), 4)
+        if granted > length:
+            yield wire.lease_revoke(number)
+            raise StoreNotReady(
+                f"etcd keeps no lease shorter than {granted} s (that follows from its election timeout), so that "
+                f"a dead holder would not be replaced in time: ask for a ttl above {granted - 1} s"
+            )
         lease = Lease(number, length, sent, base + b"f/%x" % number if base else b"")
         self._leases[number] = lease
         self._asked.discard(number)

@@ -27,6 +27,8 @@ class Watches:
         self._next = _WORDS + 1
         self._by_number: dict[int, tuple[str, Watch]] = {}
         self._by_attempt: dict[str, list[int]] = {}
+        self._called: set[str] = set()
+        """Attempts that were told to ask, and have not said since what they found."""
         self._cancels: list[bytes] = []
         self._followed: dict[str, int] = {}
         self._missed: set[str] = set()
@@ -36,6 +38,7 @@ class Watches:
 
     def add(self, attempt: str, wanted: Sequence[Watch]) -> list[bytes]:
         """What to send so that the attempt is called about these, and nothing else."""
+        self._called.discard(attempt)
         have = {self._by_number[number][1]._replace(revision=0): number for number in self._by_attempt.get(attempt, ())}
         keep = [have[each._replace(revision=0)] for each in wanted if each._replace(revision=0) in have]
         for number in set(have.values()) - set(keep):
@@ -54,6 +57,7 @@ class Watches:
         return self.cancels() + send
 
     def drop(self, attempt: str) -> None:
+        self._called.discard(attempt)
         for number in self._by_attempt.pop(attempt, ()):
             self._cancel(number)
 
@@ -122,4 +126,7 @@ class Watches:
                 self._by_attempt[attempt] = [each for each in self._by_attempt.get(attempt, ()) if each != told.watch]
             yield attempt, None
         elif told.deletes:
-            yield attempt, self._store.heard(watch)
+            news = None if attempt in self._called else self._store.heard(watch)
+            if news is None and attempt in self._by_attempt:
+                self._called.add(attempt)
+            yield attempt, news
