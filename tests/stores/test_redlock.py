@@ -23,11 +23,14 @@ from leasehold.stores.redlock import store as redlock
 from leasehold.stores.redlock import tasks as redlock_tasks
 from leasehold.stores.redlock import threads as redlock_threads
 from leasehold.stores.redlock.node import REST
+from leasehold.testing.handles import in_time
 from servers.proxy import Proxy
 from servers.redis import Redis
 
 PATIENCE = 3.0
 """What a node may take here, at a ttl of 30 s: on a machine that does other things too, half a second is soon over."""
+WITHOUT_IT = 0.9 * PATIENCE
+"""Whoever takes longer has waited for a node that does not answer."""
 
 
 def be_patient(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -70,11 +73,16 @@ def holders(node: Redis, name: str) -> bytes | None:
     return redis.Redis(port=node.port).hget(f"leasehold:{{:{name}}}", "h")
 
 
-def eventually(true, within=20.0) -> None:
+def eventually(true, within=60.0) -> None:
     ends = time.monotonic() + within
     while not true():
         assert time.monotonic() < ends, "not so in time"
         time.sleep(0.01)
+
+
+def everywhere(nodes, name: str) -> None:
+    """Wait until each node has granted it: a majority has when the lease is had, the others may yet be about to."""
+    eventually(lambda: all(holders(node, name) for node in nodes))
 
 
 def all_answer(locks: leasehold.Locks) -> bool:
@@ -88,7 +96,7 @@ def test_a_minority_may_be_dead(nodes, locks) -> None:
     before = locks.lock("a").acquire().token
     for node in nodes[:2]:
         node.kill()
-    lease = locks.lock("b", ttl=20, renew_every=0.3).acquire(timeout=20)
+    lease = locks.lock("b", ttl=60, renew_every=0.5, max_renew_failures=1000).acquire(timeout=20)
     eventually(lambda: lease._sent > lease._acquired)  # renewed by the other three
     assert lease.valid
     assert lease.release() is True
@@ -109,7 +117,8 @@ def test_a_majority_may_not(nodes, locks) -> None:
 def test_busy_is_not_away_when_a_minority_is_dead(nodes, locks) -> None:
     """A dead node's silence does not count as a refusal: the answer is that another holds it."""
     with leasehold.connect(url(nodes)) as other:
-        held = other.lock("a", ttl=20).acquire()
+        held = other.lock("a", ttl=60).acquire()
+        everywhere(nodes, "a")
         for node in nodes[:2]:
             node.kill()
         for _ in range(20):
@@ -139,10 +148,15 @@ def test_one_bad_node_is_not_waited_for(nodes, fault: str) -> None:
     """B4."""
     with behind_a_proxy(nodes) as (address, proxy), leasehold.connect(address) as locks:
         pair(locks, 5)
+        bad = locks._core.driver._nodes[0]
+
+        def slowest() -> float:
+            eventually(lambda: not bad.health.resting())  # it is asked again, and who waits for it takes as long
+            return max(pair(locks, 1) for _ in range(20))
+
         spoil(nodes[0], proxy, fault)
-        assert max(pair(locks, 1) for _ in range(20)) < PATIENCE
-        backlog = locks._core.driver._nodes[0].jobs
-        eventually(backlog.empty)  # what it was asked meanwhile has failed, and does not pile up
+        in_time(slowest, WITHOUT_IT)
+        eventually(bad.jobs.empty)  # what it was asked meanwhile has failed, and does not pile up
         if fault == "paused":
             nodes[0].resume()
 
@@ -153,10 +167,23 @@ async def test_one_bad_node_is_not_waited_for_by_tasks(nodes, fault: str) -> Non
         async with aio.connect(address) as locks:
             lock = locks.lock("pair")
             await (await lock.acquire()).release()
-            spoil(nodes[0], proxy, fault)
-            for _ in range(20):
-                async with asyncio.timeout(PATIENCE):
+            bad = locks._core.driver._nodes[0]
+
+            async def slowest() -> float:
+                while bad.health.resting():  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                taken = []
+                for _ in range(20):
+                    began = time.perf_counter()
                     await (await lock.acquire()).release()
+                    taken.append(time.perf_counter() - began)
+                return max(taken)
+
+            spoil(nodes[0], proxy, fault)
+            took = [await slowest()]
+            while min(took) > WITHOUT_IT:  # as ``in_time``
+                assert len(took) < 5, took
+                took.append(await slowest())
             if fault == "paused":
                 nodes[0].resume()
 
@@ -227,12 +254,13 @@ def test_what_nobody_waits_for_any_more_is_not_begun(nodes, locks, monkeypatch) 
         with pytest.raises(StoreUnavailable):
             locks.lock("a", ttl=20).try_acquire()
 
-    threads = [threading.Thread(target=work) for _ in range(12)]
+    threads = [threading.Thread(target=work) for _ in range(40)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    eventually(lambda: all(node.jobs.empty() for node in locks._core.driver._nodes), 5.0)  # one alone may take 0.5 s
+    # One alone may take 0.5 s, and each has asked twice: to do it all would take far longer.
+    eventually(lambda: all(node.jobs.empty() for node in locks._core.driver._nodes), 15.0)
     be_patient(monkeypatch, PATIENCE)
     for node in nodes[:3]:
         node.resume()
@@ -241,11 +269,12 @@ def test_what_nobody_waits_for_any_more_is_not_begun(nodes, locks, monkeypatch) 
 
 
 @pytest.mark.parametrize("forgetful", [2, 3])
-def test_the_last_node_decides_a_renewal(nodes, forgetful: int) -> None:
+def test_the_last_node_decides_a_renewal(nodes, monkeypatch, forgetful: int) -> None:
     """Two have forgotten the lease, two renew it: it is up to the one that answers last."""
+    be_patient(monkeypatch, 60.0)  # that one has as long as the whole call
     with behind_a_proxy(nodes) as (address, proxy), leasehold.connect(address) as locks:
-        lease = locks.lock("a", ttl=20).acquire()
-        eventually(lambda: all(holders(node, "a") for node in nodes))
+        lease = locks.lock("a", ttl=600).acquire()
+        everywhere(nodes, "a")
         for node in nodes[-forgetful:]:
             redis.Redis(port=node.port).flushall()
         proxy.delay(0.1)
@@ -277,7 +306,8 @@ def test_tokens_rise_when_a_different_majority_grants(nodes, locks) -> None:
 
 def test_a_node_that_comes_back_empty(nodes, locks) -> None:
     """One that has forgotten is not enough for anybody else; and a token is never given twice."""
-    lease = locks.lock("a", ttl=20).acquire()
+    lease = locks.lock("a", ttl=60).acquire()
+    everywhere(nodes, "a")
     nodes[0].kill()
     nodes[0].start()
     with leasehold.connect(url(nodes)) as other:
@@ -291,7 +321,8 @@ def test_a_node_that_comes_back_empty(nodes, locks) -> None:
 
 def test_the_known_violation_and_what_the_token_makes_of_it(nodes, locks) -> None:
     """If a majority forgets, two can hold it: the resource that compares tokens still refuses the older one."""
-    lease = locks.lock("a", ttl=60).acquire()
+    lease = locks.lock("a", ttl=600).acquire()
+    everywhere(nodes, "a")
     for node in nodes[:3]:
         node.kill()
         node.start()
@@ -312,6 +343,7 @@ def test_what_a_slow_node_grants_late_is_given_back(nodes) -> None:
     ):
         locks.lock("warm").acquire().release()
         held = other.lock("a").acquire()
+        everywhere(nodes, "a")
         redis.Redis(port=nodes[0].port).flushall()  # it would grant
         proxy.delay(0.15)
         assert locks.lock("a").try_acquire() is None
@@ -350,10 +382,7 @@ def test_contenders_exclude_each_other(nodes) -> None:
 def test_a_holder_killed_is_replaced(nodes, locks) -> None:
     """A waiter that gets no time from the machine is late all the same: then once more."""
     ttl = 1.0
-    took = [until_replaced(nodes, locks, ttl)]
-    while took[-1] > ttl + 1.0:
-        assert len(took) < 3, took
-        took.append(until_replaced(nodes, locks, ttl))
+    in_time(lambda: until_replaced(nodes, locks, ttl), ttl + 1.0)
 
 
 def until_replaced(nodes, locks: leasehold.Locks, ttl: float) -> float:
