@@ -115,6 +115,15 @@ def at_rest(locks: Any) -> None:
     eventually(lambda: locks._core.soonest == float("inf"))
 
 
+def weigh(database: Database, cursor: Any) -> None:
+    """See to it that the server ends our statement, not this transaction, when each has a row that the other wants."""
+    if database.is_postgresql:  # who looks first is who gives way
+        cursor.execute("SET LOCAL deadlock_timeout = '60s'")
+    else:  # who has changed less gives way
+        cursor.execute("CREATE TEMPORARY TABLE ballast (n INT PRIMARY KEY) ENGINE=InnoDB")
+        cursor.executemany("INSERT INTO ballast VALUES (%s)", [(n,) for n in range(200)])
+
+
 def at_once(count: int, work: Callable[[], Any]) -> None:
     """Do it in so many threads, until all are done."""
     threads = [threading.Thread(target=work) for _ in range(count)]

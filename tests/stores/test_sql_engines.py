@@ -105,12 +105,14 @@ def test_limits_of_the_engines_own_end_a_call(kind: str, request: pytest.Fixture
         where = f"mysql+pymysql://{database.at(proxy.port).partition('://')[2]}"
         engine = sqlalchemy.create_engine(where, connect_args={"read_timeout": 2, "write_timeout": 2})
         with leasehold.connect(engine, namespace=namespace, ttl=30) as locks:
-            locks.lock("name").acquire().release()
+            with locks.lock("name"):  # whose end bears that a busy machine needs as long as that to answer
+                pass
             proxy.blackhole()
             for _ in range(2):
                 with pytest.raises(StoreUnavailable):
                     locks.lock("name").try_acquire()
             proxy.reset()
             proxy.all_well()
-            locks.lock("name").acquire(timeout=60).release()
+            with locks.lock("name", timeout=60):
+                pass
         engine.dispose()

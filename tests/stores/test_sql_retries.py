@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 import sqlalchemy
-from sql_servers import Database, at_rest
+from sql_servers import Database, at_rest, weigh
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
@@ -59,7 +59,7 @@ def test_a_deadlock_with_a_batch_of_renewals(database: Database, namespace: str,
     code = "40P01" if database.is_postgresql else 1213
     url = f"{database.url}?push=off"
     if database.is_postgresql:  # it looks for a circle once, after so long: by then there must be one
-        url += f"&options={quote('-c deadlock_timeout=3s')}"
+        url += f"&options={quote('-c deadlock_timeout=8s')}"
     with leasehold.connect(f"{url}&pool_size=1", namespace=namespace, ttl=120) as locks:
         leases = [locks.lock("a").acquire()]
         at_rest(locks)
@@ -85,15 +85,6 @@ def test_a_deadlock_with_a_batch_of_renewals(database: Database, namespace: str,
         assert refusals in ([code], [code, code])  # an update can change the order in which they lie
         for each in leases:
             assert each.release()
-
-
-def weigh(database: Database, cursor: Any) -> None:
-    """See to it that the server ends our statement, not this transaction."""
-    if database.is_postgresql:  # who looks first is who gives way
-        cursor.execute("SET LOCAL deadlock_timeout = '60s'")
-    else:  # who has changed less gives way
-        cursor.execute("CREATE TEMPORARY TABLE ballast (n INT PRIMARY KEY) ENGINE=InnoDB")
-        cursor.executemany("INSERT INTO ballast VALUES (%s)", [(n,) for n in range(200)])
 
 
 def waits(database: Database) -> bool:

@@ -13,7 +13,7 @@ import psycopg
 import pymysql
 import pytest
 import sqlalchemy
-from sql_servers import Database
+from sql_servers import Database, at_rest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -251,8 +251,10 @@ def test_who_gets_the_name_after_another_transaction_sees_what_that_wrote(
 def test_a_pool_of_one_that_is_in_the_transaction_is_enough(database: Database, namespace: str) -> None:
     engine = sqlalchemy.create_engine(where(database), pool_size=1, max_overflow=0, pool_timeout=1)
     with leasehold.connect(engine, namespace=namespace, ttl=60) as locks:
+        listening: Any = locks._core.driver
+        eventually(lambda: listening.listen("", None))
         lease = locks.lock("name").acquire()
-        eventually(lambda: locks._core.soonest == float("inf"))
+        at_rest(locks)  # neither listener nor keeper needs the one connection any more
         with engine.begin() as connection:
             assert lease.in_transaction(connection) == lease.token
             assert locks.lock("other").in_transaction(connection) > 0
