@@ -30,7 +30,7 @@ class Server:
 
     kind: ClassVar[str]
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    ready_within: ClassVar[float] = 60.0
+    ready_within: ClassVar[float] = 100.0
 
     def __init__(self, *, env: Mapping[str, str] | None = None) -> None:
         self.program = str(find.require(self.kind))
@@ -141,7 +141,7 @@ class Server:
     def run(self, *command: str | Path) -> None:
         """Run a helper such as initdb in the server's way, its output in the server's log."""
         group = self._run(command)
-        code = group.wait(60)
+        code = group.wait(100)
         group.kill()
         if code != 0:
             raise DidNotStart(f"{command[0]} ended with {code}; {self.log_tail()}")

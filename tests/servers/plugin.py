@@ -28,12 +28,22 @@ from .zookeeper import ZooKeeper
 
 T = TypeVar("T", bound=Server | Ensemble)
 CANT_BE_HAD = "OPTIONAL SERVER MISSING"
+PATIENT = 240.0
+"""Seconds for a test on a server. The first of them in a worker starts it, while other workers start theirs."""
 
 
 @pytest.hookimpl(trylast=True)  # after pytest's own, which is asked for the rest
 def pytest_configure() -> None:
     leaks.write_down_what_they_make()
     leaks.overlook_them()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("timeout") == 0:  # nobody wants a limit
+        return
+    for item in items:
+        if item.get_closest_marker("server") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(PATIENT))
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Proxy:
         self.close()
 
     def _call(self, work: Coroutine[None, None, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def _switch(self, open_: frozenset[Direction], delay: float = 0.0, resetting: bool = False) -> None:
         async def switch() -> None:

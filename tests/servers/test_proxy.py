@@ -36,7 +36,7 @@ def proxy(server: Redis) -> Iterator[Proxy]:
 @pytest.fixture
 def client(proxy: Proxy) -> Iterator[socket.socket]:
     """A connection through the proxy that has been used, so that it is known to stand."""
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as connection:
         connection.sendall(b"PING\r\n")
         assert connection.recv(100) == b"+PONG\r\n"
         yield connection
@@ -50,7 +50,7 @@ def nothing_comes(client: socket.socket) -> bool:
 def test_all_passes_at_first(proxy: Proxy) -> None:
     assert redis.ask(proxy.port, "PING") == b"PONG"
     value = "x" * 3_000_000
-    assert redis.ask(proxy.port, "ECHO", value, timeout=10) == value.encode()
+    assert redis.ask(proxy.port, "ECHO", value, timeout=60) == value.encode()
 
 
 def test_delay_is_added_in_each_direction(proxy: Proxy, client: socket.socket) -> None:
@@ -142,7 +142,7 @@ def test_a_server_that_died_is_seen_through_the_proxy(server: Redis, proxy: Prox
 
 def test_a_closed_proxy_ends_its_connections(server: Redis) -> None:
     with Proxy(server.port) as proxy:
-        client = socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
+        client = socket.create_connection(("127.0.0.1", proxy.port), timeout=60)
         client.sendall(b"PING\r\n")
         assert client.recv(100) == b"+PONG\r\n"
     with client:

@@ -23,7 +23,7 @@ from .redis import Redis, Valkey
 from .redis_ensembles import RedisCluster, SentinelSetup
 from .zookeeper import ZooKeeper, ZooKeeperEnsemble
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.timeout(360)]  # several starts of a server, each of many seconds
 
 StartServer = Callable[..., Any]
 

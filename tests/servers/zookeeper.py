@@ -18,7 +18,7 @@ def word(port: int, four_letters: str, timeout: float = 20.0, host: str = HOST) 
 CREATE, GET_DATA, CLOSE = 1, 4, -11
 
 
-def request(port: int, operation: int, body: bytes, timeout: float = 5.0) -> bytes:
+def request(port: int, operation: int, body: bytes, timeout: float = 20.0) -> bytes:
     """One request in a session of its own; an error code is NotReady."""
     # Version, last transaction seen, session timeout in ms, no earlier session and its 16 byte password.
     hello = struct.pack("!iqiq", 0, 0, 4000, 0) + text("\0" * 16)
