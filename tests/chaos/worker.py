@@ -175,7 +175,7 @@ def main() -> None:
         each.join()
     if locks is not None:
         locks.close()
-        eventually(lambda: not our_threads(), 20.0, "no thread is left")
+        eventually(lambda: not our_threads(), 45.0, "no thread is left")
     history.close()
 
 
