@@ -21,7 +21,7 @@ class EtcdProbe:
         failed: Exception | None = None
         for port in self._ports():
             try:
-                return ask(port, path, body, 5.0)
+                return ask(port, path, body)
             except (OSError, NotReady) as error:
                 failed = error
         raise failed or AssertionError

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoNodeError, NotEmptyError
 from kazoo.handlers.threading import SequentialThreadingHandler
 
 from leasehold.testing import Held
@@ -23,14 +23,18 @@ class WithoutSelectors(SequentialThreadingHandler):
 class ZooKeeperProbe:
     def __init__(self, hosts: str) -> None:
         self.client = KazooClient(hosts, timeout=20, handler=WithoutSelectors())
-        self.client.start()
+        self.client.start(60)
 
     def close(self) -> None:
         self.client.stop()
         self.client.close()
 
     def wipe(self) -> None:
-        self.client.delete("/leasehold", recursive=True)
+        while True:
+            try:
+                return self.client.delete("/leasehold", recursive=True)
+            except NotEmptyError:  # somebody has come meanwhile
+                continue
 
     def paths(self, namespace: str) -> Sequence[str]:
         self.client.sync("/")

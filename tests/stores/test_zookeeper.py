@@ -53,8 +53,12 @@ def client(server: ZooKeeper) -> Iterator[KazooClient]:
 
 
 @pytest.fixture
-def connect(server: ZooKeeper, request: pytest.FixtureRequest) -> Iterator[Callable[..., leasehold.Locks]]:
+def connect(
+    server: ZooKeeper, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., leasehold.Locks]]:
     """`connect(**options)` opens the test's own namespace; all are closed after it."""
+    # A server that has no processor to itself for some seconds hangs as little as its clients do.
+    monkeypatch.setattr(zk_link, "DEAD_AFTER", (60.0, 60.0))
     opened: list[leasehold.Locks] = []
 
     def connect(target: Any = None, **options: Any) -> leasehold.Locks:
@@ -97,7 +101,7 @@ def test_a_look_that_comes_late_does_not_make_the_token_old(connect: Callable[..
     late.lock("warm").acquire().release()
     held = first.lock("x").acquire()
     waited: list[leasehold.Lease] = []
-    waiter = threading.Thread(target=lambda: waited.append(second.lock("x").acquire(timeout=20)))
+    waiter = threading.Thread(target=lambda: waited.append(second.lock("x").acquire(timeout=60)))
     waiter.start()
     eventually(lambda: (seen := first.inspect("x")) is not None and seen.waiters == 1)
     driver: Any = late._core.driver
@@ -106,7 +110,7 @@ def test_a_look_that_comes_late_does_not_make_the_token_old(connect: Callable[..
     def slowly(session: zk_link.Session, call: Any) -> Any:
         if session.link is driver.link and lists(call, "x") and not waited:
             held.release()
-            waiter.join(20)
+            waiter.join(60)
             assert waited[0].release()
         return submit(session, call)
 
@@ -186,7 +190,7 @@ def test_renewal_for_longer_moves_the_node_to_a_longer_session(
     connect: Callable[..., leasehold.Locks], client: KazooClient
 ) -> None:
     locks, other = connect(), connect(ttl=20)
-    lease = locks.lock("x", ttl=10, data={"a": 1}).acquire()
+    lease = locks.lock("x", ttl=20, data={"a": 1}).acquire()
     waiter = threading.Thread(target=lambda: other.lock("x").acquire().release())
     waiter.start()
     # It is in the queue before it watches whoever is ahead: moved until then, the node is as good as where it was.
@@ -203,7 +207,7 @@ def test_renewal_for_longer_moves_the_node_to_a_longer_session(
     assert nodes.decode(client.get(place.path)[0]).state == nodes.WAITING
     assert waiter.is_alive(), "it is held, wherever its node is"
     assert lease.release()
-    waiter.join(20)
+    waiter.join(60)
     assert not waiter.is_alive()
 
 
@@ -213,7 +217,7 @@ def test_renewals_that_fill_more_than_one_message_are_split(connect: Callable[..
     held = [locks.lock("🔒" * 500 + f"{number:03}", data="x" * 4000).acquire() for number in range(200)]
     for ttl in (60_000_000, 61_000_000):  # checked; written
         asks = [Renewal(lease.name, lease._claim.attempt, lease.token, ttl) for lease in held]
-        assert set(locks._core.driver.run(locks._core.store.renew(asks), 20)) == {"renewed"}  # type: ignore[attr-defined]
+        assert set(locks._core.driver.run(locks._core.store.renew(asks), 60)) == {"renewed"}  # type: ignore[attr-defined]
     assert all(lease.valid for lease in held)
 
 
@@ -235,7 +239,7 @@ def test_a_renewal_is_not_tried_once_more_for_each_that_is_released_meanwhile(
         return submit(session, call)
 
     monkeypatch.setattr(zk_link.Session, "submit", meanwhile)
-    outcomes = locks._core.driver.run(locks._core.store.renew(asks), 30)  # type: ignore[attr-defined]
+    outcomes = locks._core.driver.run(locks._core.store.renew(asks), 60)  # type: ignore[attr-defined]
     assert list(outcomes) == ["gone"] * len(released) + ["renewed"]
     assert sent == [20, 1]
 
@@ -275,7 +279,7 @@ def test_a_waiter_whose_place_was_removed_queues_anew(
     client.delete(stake.path)
     eventually(lambda: [again for again in stakes_of(other) if again is not stake and again.version])
     assert lease.release()
-    waiter.join(20)
+    waiter.join(60)
     assert served[0].token > lease.token
     assert served[0].release()
 
@@ -297,7 +301,7 @@ def test_a_lost_session_is_told_to_holders_and_noticed_by_waiters(
     eventually(lambda: other.inspect("kept").waiters == 1, what="it queues anew")  # type: ignore[union-attr]
     assert kept.valid
     assert kept.release()
-    waiter.join(20)
+    waiter.join(60)
     assert served[0].token > kept.token
     assert served[0].release()
     assert taken.release()
@@ -338,9 +342,9 @@ def test_a_creation_that_comes_late_is_swept_up(server: ZooKeeper, client: Kazoo
             locks.lock("x", ttl=30).acquire(timeout=1)
         proxy.all_well()
         with leasehold.connect(server.url, namespace="late") as other:
-            other.lock("x", ttl=30).acquire(20).release()
+            other.lock("x", ttl=30).acquire(60).release()
             time.sleep(2)
-            eventually(lambda: other.inspect("x") is None, 20)  # before its session would end
+            eventually(lambda: other.inspect("x") is None)  # before its session would end
 
 
 def lose_the_first_listing(link: zk_link.Link, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -410,8 +414,7 @@ def test_a_lost_connection_costs_each_of_many_leases_one_watch_and_no_renewal_wa
     link = link_of(locks)
     held = [locks.lock(f"x{number}").acquire() for number in range(100)]
     [session] = link.sessions
-    watches = session.client._data_watchers
-    eventually(lambda: len(watches) == len(held), 30, "all are watched")
+    eventually(lambda: len(session.client._data_watchers) == len(held), 60, "all are watched")
     under_way: set[Any] = set()
     most: list[int] = []
     called: list[str] = []
@@ -494,7 +497,7 @@ def test_what_is_held_is_renewed_as_soon_as_the_connection_is_back(server: ZooKe
         eventually(lambda: not session.up)
         assert not locks._core.renewals
         proxy.all_well()
-        eventually(lambda: locks._core.renewals, 25, "the next renewal is in 90 s")
+        eventually(lambda: locks._core.renewals, 60, "the next renewal is in 90 s")
         assert lease.release()
 
 
@@ -506,10 +509,20 @@ def peer(session: zk_link.Session) -> int | None:
         return None
 
 
-@pytest.mark.parametrize(("ttl", "within"), [(8, 30), (100, 40)])
-def test_a_connection_that_hangs_is_dropped(start_server: Any, ttl: float, within: float) -> None:
+@pytest.mark.parametrize("ttl", [8, 100])
+def test_a_connection_that_hangs_is_dropped(start_server: Any, ttl: float) -> None:
     """kazoo counts its own requests as signs of life, and never notices while there are any. However long the session:
     a sign of life is due every tenth of it, and its answer within two seconds."""
+
+    def goes_on() -> bool:
+        try:
+            lease.renew()
+        except leasehold.LeaseLost:
+            locks.lock("x").acquire(60)
+        except leasehold.StoreUnavailable:
+            return False  # the one that hangs was the leader, and the others have yet to elect another
+        return True
+
     ensemble = start_server(ZooKeeperEnsemble)
     with leasehold.connect(ensemble.url, ttl=ttl) as locks:
         lease = locks.lock("x").acquire()
@@ -518,18 +531,16 @@ def test_a_connection_that_hangs_is_dropped(start_server: Any, ttl: float, withi
         [member] = [member for member in ensemble.members if member.port == port]
         member.pause()
         try:
-            eventually(lambda: session.up and peer(session) not in (None, port), within, "it moved on")
-            try:
-                lease.renew()
-            except leasehold.LeaseLost:
-                locks.lock("x").acquire(30)
+            eventually(lambda: session.up and peer(session) not in (None, port), 60, "it moved on")
+            eventually(goes_on, 60, "it goes on there")
         finally:
             member.resume()
 
 
 async def test_a_server_that_hangs_does_not_block_the_loop(server: ZooKeeper) -> None:
     """Neither what is asked on a connection that hangs, nor the making of another, nor the end."""
-    ticks = 0
+    ticks = beats = 0
+    over = threading.Event()
 
     async def tick() -> None:
         nonlocal ticks
@@ -537,14 +548,25 @@ async def test_a_server_that_hangs_does_not_block_the_loop(server: ZooKeeper) ->
             await asyncio.sleep(0.01)
             ticks += 1
 
+    def beat() -> None:
+        """As often as the machine lets anybody do something."""
+        nonlocal beats
+        while not over.wait(0.01):
+            beats += 1
+
     with Proxy(server.port) as proxy:
         async with aio.connect(f"zookeeper://127.0.0.1:{proxy.port}", namespace="hangs", ttl=5) as locks:
             lease = await locks.lock("x").acquire(timeout=20)
             proxy.blackhole()
             ticking = asyncio.ensure_future(tick())
-            with pytest.raises(leasehold.StoreUnavailable):
-                await locks.lock("y").acquire(timeout=4)
-            assert ticks > 40, "it stood still"
+            beating = threading.Thread(target=beat)
+            beating.start()
+            try:
+                with pytest.raises(leasehold.StoreUnavailable):
+                    await locks.lock("y").acquire(timeout=4)
+            finally:
+                over.set()
+            assert ticks > beats / 10, "it stood still"
             await asyncio.wait_for(lease.lost.wait(), 20)
             before = ticks
         ticking.cancel()
@@ -570,7 +592,7 @@ def test_a_node_is_never_taken_for_held_before_its_turn(
     store, driver = other._core.store, other._core.driver
     token = link_of(other).sessions[0].base + client.exists(path).mzxid
     heir = ask._replace(attempt="f" * 32, heir=(ask.attempt, token))
-    assert isinstance(driver.run(store.acquire(heir), 5), Missing)  # type: ignore[attr-defined]
+    assert isinstance(driver.run(store.acquire(heir), 60), Missing)  # type: ignore[attr-defined]
     assert lease.lost.wait(20)
     lease.release()
     client.delete(path)
@@ -587,13 +609,13 @@ def test_one_that_died_before_it_said_that_it_waits_holds_up_nobody(
     path = f"{node_of(locks, lease).rpartition('/')[0]}/{nodes.prefix(ask)}"
     path = client.create(path, nodes.record(ask, nodes.HELD).encode(), None, True, True)
     served: list[leasehold.Lease] = []
-    waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire(20)))
+    waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire(100)))
     waiter.start()
     eventually(lambda: other.inspect("x").waiters == 2)  # type: ignore[union-attr]
     eventually(lambda: [stake for stake in stakes_of(other) if stake.late])
     assert client.exists(path), "only one that could hold and does not is removed"
     assert lease.release()
-    waiter.join(20)
+    waiter.join(60)
     assert not client.exists(path)
     assert served[0].token > lease.token
     assert served[0].release()
@@ -612,13 +634,13 @@ def test_a_member_that_is_killed_has_failed_and_has_not_left(
         "import leasehold, sys, time\n"
         "locks = leasehold.connect(sys.argv[1], namespace=sys.argv[2], owner='child')\n"
         "locks.group('g', heartbeat=2).join()\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", script, server.url, request.node.name[:60]])
     try:
-        eventually(lambda: told == [("joined", "child")], 30)
+        eventually(lambda: told == [("joined", "child")], 60)
         child.kill()
-        eventually(lambda: len(told) > 1, 30)
+        eventually(lambda: len(told) > 1, 40)
     finally:
         child.kill()
         child.wait()
@@ -636,10 +658,10 @@ def test_names_that_nobody_uses_are_tidied_up(
     store = locks._core.store
     [session] = link.sessions
     paths = [f"{session.root}/{nodes.bucket(name)}/{name}" for name in ("held", "free")]
-    locks._core.driver.run(store.tidy_names(session, paths), 5.0)  # type: ignore[attr-defined]
+    locks._core.driver.run(store.tidy_names(session, paths), 60.0)  # type: ignore[attr-defined]
     assert client.exists(paths[1]), "it is not old"
     link.saw(link.leader_ms() + OLD + 1000)
-    locks._core.driver.run(store.tidy_names(session, paths), 5.0)  # type: ignore[attr-defined]
+    locks._core.driver.run(store.tidy_names(session, paths), 60.0)  # type: ignore[attr-defined]
     assert client.exists(paths[0])
     assert not client.exists(paths[1])
     again = locks.lock("free").acquire()
@@ -660,7 +682,7 @@ def test_only_one_who_has_not_claimed_is_taken_for_dead(connect: Callable[..., l
         time.sleep(2.5 * policy.FIRST_TERM)
         assert not served
         lease.release()
-        waiter.join(20)
+        waiter.join(60)
         assert served[0].token > lease.token
         assert served[0].release()
 
@@ -710,7 +732,7 @@ def take_and_pass_on(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     eventually(lambda: locks.inspect("x").waiters == 1)  # type: ignore[union-attr]
     lease.renew()
     assert lease.release()
-    waiter.join(20)
+    waiter.join(60)
     assert not waiter.is_alive()
 
 
@@ -789,7 +811,7 @@ def test_a_chroot_is_created_and_kept_to(server: ZooKeeper, client: KazooClient)
 
 def test_a_client_of_the_users_is_left_alone(server: ZooKeeper, client: KazooClient) -> None:
     client.ensure_path("/theirs")
-    client = KazooClient(f"{server.address}/theirs", timeout=5)
+    client = KazooClient(f"{server.address}/theirs", timeout=60)
     client.start()
     session = client.client_id
     with leasehold.connect(client, ttl=30) as locks, locks.lock("x") as lease:
@@ -828,7 +850,7 @@ def test_no_quorum(start_server: Any) -> None:
         lease = locks.lock("x").acquire()
         for member in ensemble.members[:2]:
             member.kill()
-        with pytest.raises(leasehold.StoreUnavailable, match=r"quorum|connection|ConnectionLoss"):
+        with pytest.raises(leasehold.StoreUnavailable, match=r"quorum|connection|ConnectionLoss|session"):
             locks.lock("y").acquire(timeout=1.5)
         assert lease.lost.wait(20)
         found: list[Finding] = []
@@ -837,11 +859,11 @@ def test_no_quorum(start_server: Any) -> None:
             found[:] = doctor(ensemble.url)
             return any(finding.message == "has no quorum" for finding in found)
 
-        eventually(said)
+        eventually(said, 60)
         assert all(finding.advice for finding in found if finding.level in (WARNING, ERROR))
         for member in ensemble.members[:2]:
             member.launch()
-        assert locks.lock("y").acquire(timeout=60).release()
+        assert locks.lock("y", ttl=30).acquire(timeout=60).release()
 
 
 def test_doctor(server: ZooKeeper) -> None:
@@ -859,7 +881,8 @@ def test_a_hand_off_takes_one_round_trip(
     connect: Callable[..., leasehold.Locks], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the waiter's, once it is called: the look and the claim are sent together."""
-    monkeypatch.setattr(policy, "FALLBACK", 60.0)  # it does not look by itself
+    monkeypatch.setattr(policy, "FALLBACK", 1000.0)  # it does not look by itself
+    monkeypatch.setattr(policy, "WAITER_TTL", 1000.0)
     locks, other = connect(ttl=30), connect(ttl=30)
     lease = locks.lock("x").acquire()
     served: list[leasehold.Lease] = []
@@ -876,7 +899,7 @@ def test_a_hand_off_takes_one_round_trip(
 
     monkeypatch.setattr(zk_threads, "begin", noted)
     assert lease.release()
-    waiter.join(30)
+    waiter.join(60)
     assert served[0].token > lease.token
     assert len(asked) == 1
     assert served[0].release()
@@ -886,17 +909,21 @@ def test_the_work_of_a_hand_off_does_not_grow_with_the_waiters(
     start_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No herd: what the server is asked for each of 20 hand-offs, with 20 and with 200 who wait."""
-    monkeypatch.setattr(policy, "FALLBACK", 60.0)
-    monkeypatch.setattr(policy, "WAITER_TTL", 120.0)
-    monkeypatch.setattr(policy, "FIRST_TERM", 30.0)  # nobody has died who is slow to claim
+    # Nothing is asked because time goes by, however slow the machine is.
+    monkeypatch.setattr(policy, "FALLBACK", 1000.0)
+    monkeypatch.setattr(policy, "WAITER_TTL", 1000.0)
+    monkeypatch.setattr(policy, "FIRST_TERM", 1000.0)  # nobody has died who is slow to claim
+    monkeypatch.setattr(policy, "CALL_LIMIT", 100.0)
     monkeypatch.setattr(zk_link, "TOUCHES", 1)
+    monkeypatch.setattr(zk_link, "DEAD_AFTER", (100.0, 100.0))
+    monkeypatch.setattr(zk_link, "WATCH_AFTER", 1000.0)
     server = start_server(ZooKeeper)
 
     def asked() -> int:
         return int(word(server.port, "srvr").partition("Received: ")[2].split()[0])
 
     def per_hand_off(crowd: int) -> float:
-        with leasehold.connect(server.url, ttl=60) as locks:
+        with leasehold.connect(server.url, ttl=100, renew_every=90) as locks:
             turns = threading.Semaphore(0)
             served: list[int] = []
 
@@ -917,7 +944,7 @@ def test_the_work_of_a_hand_off_does_not_grow_with_the_waiters(
             before = asked()
             lease.release()
             for count in range(1, 21):
-                eventually(lambda: len(served) >= count)  # noqa: B023
+                eventually(lambda: len(served) >= count, 60)  # noqa: B023
                 if count < 20:
                     turns.release()
             spent = (asked() - before) / 20
