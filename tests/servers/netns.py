@@ -3,12 +3,11 @@
 Two networks join them: one for their clients (this process among them), one for themselves. Needs root and ``ip``.
 """
 
-import os
-import random
 import subprocess
 from collections.abc import Sequence
 from typing import Self
 
+from . import ports
 from .base import Server
 from .wire import HOST
 
@@ -18,18 +17,22 @@ def _ip(*words: str, quietly: bool = False) -> None:
 
 
 class Networks:
-    """``members`` namespaces. Addresses: 10.A.0.n for clients, 10.A.1.n among the members."""
+    """``members`` namespaces. Addresses: 10.A.B.n for clients, 10.A.B+1.n among the members.
+
+    Which ones follows from a port that is ours meanwhile: no other test run has the same."""
 
     def __init__(self, members: int) -> None:
         self.members = range(1, members + 1)
-        self._tag = f"lh{os.getpid() % 10000}{random.SystemRandom().choice('abcdefgh')}"
-        self._net = f"10.{random.SystemRandom().randrange(60, 250)}"
+        self._port = ports.take()
+        self._tag = f"lh{self._port}"
+        number = self._port - ports.RANGE.start
+        self._net, self._first = f"10.{60 + number // 128}", 2 * (number % 128)
 
     def client_address(self, member: int) -> str:
-        return f"{self._net}.0.{member}"
+        return self._address(0, member)
 
     def peer_address(self, member: int) -> str:
-        return f"{self._net}.1.{member}"
+        return self._address(1, member)
 
     def before(self, member: int) -> list[str]:
         """What starts a program in the namespace of a member."""
@@ -49,7 +52,7 @@ class Networks:
                 _ip("link", "add", bridge, "type", "bridge")
                 _ip("link", "set", bridge, "up")
                 if net == "c":
-                    _ip("address", "add", f"{self._net}.0.254/24", "dev", bridge)
+                    _ip("address", "add", f"{self._address(0, 254)}/24", "dev", bridge)
                 for member in self.members:
                     if net == "c":
                         _ip("netns", "add", self._space(member))
@@ -57,7 +60,7 @@ class Networks:
                     link, space = self._link(net, member), self._space(member)
                     _ip("link", "add", link, "type", "veth", "peer", "name", f"{net}0", "netns", space)
                     _ip("link", "set", link, "master", bridge, "up")
-                    _ip("-n", space, "address", "add", f"{self._net}.{which}.{member}/24", "dev", f"{net}0")
+                    _ip("-n", space, "address", "add", f"{self._address(which, member)}/24", "dev", f"{net}0")
                     _ip("-n", space, "link", "set", f"{net}0", "up")
         except BaseException:
             self.__exit__()
@@ -71,6 +74,10 @@ class Networks:
             for member in self.members:
                 _ip("link", "delete", self._link(net, member), quietly=True)
             _ip("link", "delete", f"{self._tag}{net}", quietly=True)
+        ports.give_back(self._port)
+
+    def _address(self, which: int, host: int) -> str:
+        return f"{self._net}.{self._first + which}.{host}"
 
     def _space(self, member: int) -> str:
         return f"{self._tag}{member}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -81,7 +82,7 @@ def suffer(cluster: EtcdCluster, harm: Callable[[Server], None], mend: Callable[
             harm(leader)
             try:
                 cluster.leader(other_than=leader)
-                ends = time.monotonic() + 30
+                ends = time.monotonic() + 60
                 while len(crowd.terms) < served + more:
                     assert time.monotonic() < ends, "nobody is served any more"
                     time.sleep(0.02)
@@ -105,11 +106,12 @@ def test_a_store_that_forgets_its_leases_is_found_out(start_server: Any) -> None
     server = start_server(Etcd)
     crowd = Crowd(server.url, TTL, turn=0.1)
     try:
-        eventually(lambda: {term.name for term in crowd.terms if term.ended == float("inf")} >= set(NAMES), 30)
+        eventually(lambda: {term.name for term in crowd.terms if term.ended == float("inf")} >= set(NAMES), 60)
         time.sleep(1.0)  # by now they are waited for
         for lease in ask(server.port, "lease/leases", {})["leases"]:
-            ask(server.port, "lease/revoke", {"ID": lease["ID"]})
-        eventually(lambda: any(term.dropped for term in crowd.terms), 30)
+            with contextlib.suppress(NotReady):  # it has ended meanwhile
+                ask(server.port, "lease/revoke", {"ID": lease["ID"]})
+        eventually(lambda: any(term.dropped for term in crowd.terms), 60)
     finally:
         crowd.finish()
     assert any("dropped" in wrong for wrong in crowd.wrongs())

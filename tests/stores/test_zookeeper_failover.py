@@ -23,7 +23,7 @@ def stand(url: str, crowd: Crowd) -> str:
     """How things are: the nodes of the name, in the order of their numbers, and what the clients know of theirs."""
     lines = []
     client = KazooClient(url.partition("://")[2])
-    client.start(20)
+    client.start(60)
     try:
         spaces = client.get_children("/leasehold/%")
         paths = [f"/leasehold/%/{space}/83/x" for space in spaces]
@@ -77,15 +77,15 @@ def play(ensemble: ZooKeeperEnsemble, fail: Any, mend: Any) -> None:
                 fail(leader)
                 try:
                     ensemble.leader(other_than=leader)
-                    ends = time.monotonic() + 40
+                    ends = time.monotonic() + 60
                     while len(crowd.terms) < before + 5:
                         assert time.monotonic() < ends, f"nobody is served any more\n{stand(ensemble.url, crowd)}"
                         time.sleep(0.02)
                 finally:
                     mend(leader)
-                ensemble.leader(within=30)
+                ensemble.leader()
                 # One of three is away at a time: who leads next must not be harmed before this one follows it.
-                eventually(lambda: all(member.answers() for member in ensemble.members), 30, "all three work as one")
+                eventually(lambda: all(member.answers() for member in ensemble.members), 60, "all three work as one")
                 if turn == LATE:
                     late = Latecomer(crowd, place, lambda locks: expire_sessions(locks, ensemble.members[0]))
             assert kept.valid, f"a ttl of 25 s outlives an election: {kept.lost_reason}"
@@ -111,11 +111,11 @@ def test_a_store_that_forgets_its_leases_is_found_out(start_server: Any) -> None
     server = start_server(ZooKeeper)
     crowd = Crowd(server.url, TTL, turn=0.02)
     try:
-        eventually(lambda: {term.name for term in crowd.terms if term.ended == float("inf")} >= set(NAMES), 30)
+        eventually(lambda: {term.name for term in crowd.terms if term.ended == float("inf")} >= set(NAMES), 60)
         time.sleep(1.0)  # by now they are waited for
         for locks in crowd.locks:
             expire_sessions(locks, server)
-        eventually(lambda: any(term.dropped for term in crowd.terms), 30)
+        eventually(lambda: any(term.dropped for term in crowd.terms), 60)
     finally:
         crowd.finish()
     assert any("dropped" in wrong for wrong in crowd.wrongs())
