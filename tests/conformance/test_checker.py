@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import StoreUnavailable
+from leasehold import StoreUnavailable, policy
 from leasehold.testing.counter import Fenced, check_history
 from leasehold.testing.faults import install
 from leasehold.testing.scene import Scene
@@ -65,9 +65,9 @@ def test_negative_control_without_leases_updates_are_lost(tmp_path: Path) -> Non
     def count() -> None:
         for token in range(1, 11):
             value = resource.read()["value"]
-            together.wait(10)
+            together.wait(60)
             resource.write(value + 1, token, "anybody")
-            together.wait(10)
+            together.wait(60)
 
     workers = [threading.Thread(target=count) for _ in range(4)]
     for worker in workers:
@@ -100,15 +100,25 @@ def test_faults_happen_as_often_as_asked() -> None:
         assert faults.calls["acquire"] == 3
 
 
-def test_a_hanging_call_ends_when_mended() -> None:
-    with leasehold.connect("memory://checker") as locks:
+def test_a_hanging_call_ends_when_mended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy, "CALL_LIMIT", 60.0)
+    with leasehold.connect("memory://checker", ttl=300) as locks:
         faults = install(locks)
-        faults.lose_request("acquire", noticed_after=30)
-        threading.Timer(0.2, faults.mend).start()
+        faults.lose_request("acquire", noticed_after=60)
+
+        def mend() -> None:
+            while not faults.calls["acquire"]:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            faults.mend()
+
+        mending = threading.Thread(target=mend)
+        mending.start()
         begun = time.monotonic()
         with pytest.raises(StoreUnavailable):
             locks.lock("b").try_acquire()
-        assert 0.1 < time.monotonic() - begun < 4
+        assert 0.2 <= time.monotonic() - begun < 30
+        mending.join()
 
 
 @pytest.fixture
@@ -120,11 +130,11 @@ def over() -> Iterator[threading.Event]:
 
 def test_a_scene_names_what_is_left_of_it_alone(over: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is left over. What an earlier test has left is not laid to this one's charge."""
-    monkeypatch.setattr(leasehold.testing.scene, "SETTLED", 0.1)
     threading.Thread(target=over.wait, name="leasehold-of-another", daemon=True).start()
     scene = Scene(StoreUnderTest("memory", "memory://leftovers", MemoryProbe("leftovers")), THREADS)
     scene.close()
     scene.check()
+    monkeypatch.setattr(leasehold.testing.scene, "SETTLED", 0.1)
     threading.Thread(target=over.wait, name="leasehold-leak", daemon=True).start()
     with pytest.raises(AssertionError, match=r"threads.*leasehold-leak"):
         scene.check()

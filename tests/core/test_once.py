@@ -40,7 +40,7 @@ class Once(RuleBasedStateMachine):
             if left[0]:
                 left[0] -= 1
                 assert self.locks[0].break_lease("work", force=True)
-                assert not lease.valid or lease.lost.wait(5)
+                assert not lease.valid or lease.lost.wait(30)
                 return "too late"
             if left[1]:
                 left[1] -= 1

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 import leasehold
+from leasehold import clock
 
 
 @pytest.fixture(autouse=True)
@@ -41,8 +42,10 @@ def together(count: int, work: object, *args: object) -> None:
 
 
 def test_no_two_at_once_and_tokens_in_order() -> None:
-    inside = {"a": 0, "b": 0}
+    """One that stands still for longer than the first term that a release has granted it has lost it, and knows so."""
+    inside: dict[str, list[leasehold.Lease]] = {"a": [], "b": []}
     tokens: dict[str, list[int]] = {"a": [], "b": []}
+    late: set[str] = set()
 
     with leasehold.connect("memory://races-exclusion") as locks:
 
@@ -51,15 +54,20 @@ def test_no_two_at_once_and_tokens_in_order() -> None:
             for _ in range(60):
                 name = random.choice("ab")
                 with shared[name] as lease:
-                    inside[name] += 1
-                    assert inside[name] == 1
+                    inside[name].append(lease)
+                    for other in list(inside[name]):
+                        assert other is lease or not (other.valid and lease.valid)
                     tokens[name].append(lease.token)
-                    inside[name] -= 1
+                    inside[name].remove(lease)
+                    if not lease.valid:
+                        assert clock.now() >= lease._deadline
+                        late.add(name)
 
         together(8, work)
         assert list(locks.leases()) == []
-    for each in tokens.values():
-        assert each == sorted(set(each))
+    for name, each in tokens.items():
+        assert len(set(each)) == len(each)
+        assert each == sorted(each) or name in late
 
 
 def test_every_lease_is_renewed_whenever_it_was_added() -> None:

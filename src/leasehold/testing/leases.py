@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     import pytest
 
 LOST = "the test says so"
-PATIENCE = 5.0
+PATIENCE = 30.0
+"""How long a keeper has, by the machine's time, to get on with what an advance made due."""
 
 
 class Clock:
