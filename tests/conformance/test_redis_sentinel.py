@@ -11,7 +11,7 @@ from .redis_probe import RedisProbe
 
 @pytest.fixture
 def store(redis_sentinels: SentinelSetup) -> StoreUnderTest:
-    primary = next(member for member in redis_sentinels.members if redis_sentinels.leads(member))
+    primary = redis_sentinels.leader()
     probe = RedisProbe(primary.url)
     probe.client.flushall()
     return StoreUnderTest(
