@@ -451,6 +451,7 @@ with leasehold.connect("sqlite:///" + path) as locks:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("locked", ["locked", "unlocked"])
 def test_eight_processes_count(path: Path, tmp_path: Path, locked: str) -> None:
     """8 × 500 increments are exact; without the lock (the control) some are lost."""
