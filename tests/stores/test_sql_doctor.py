@@ -11,8 +11,11 @@ import pytest
 from sql_servers import KINDS, Database
 
 import leasehold
+from leasehold.stores.mysql import bell as mysql_bell
 from leasehold.stores.mysql.bell import NAPPING, Standing
+from leasehold.stores.postgresql import threads as postgresql_threads
 from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql.session import Broken
 from leasehold.testing.handles import eventually
 from servers.clock import FakeClock
 
@@ -73,6 +76,23 @@ def test_doctor_rings_again_if_the_first_ring_came_too_soon(
 
     monkeypatch.setattr(Standing, "nap", late)
     assert levels(database.url)["push"] == "ok"
+
+
+def test_doctor_waits_for_a_listener_that_tries_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One connection that broke, or took a busy machine too long to make, says nothing about push."""
+    sql_admin.init(database.url)
+    side: Any = postgresql_threads if database.is_postgresql else mysql_bell
+    run, tries = side.Listener.run, []
+
+    def broken_at_first(self: Any, ready: Any, rung: Any) -> None:
+        tries.append(self)
+        if len(tries) == 1:
+            raise Broken("connection reset")
+        run(self, ready, rung)
+
+    monkeypatch.setattr(side.Listener, "run", broken_at_first)
+    assert levels(database.url)["push"] == "ok"
+    assert len(tries) > 1
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
