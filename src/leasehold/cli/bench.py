@@ -119,14 +119,15 @@ def takeover(url: str, name: str) -> float:
         try:
             _ready(holder)
             waiter.start()
-            while (found := locks.inspect(name)) is None or not found.waiters:
+            while not taken and ((found := locks.inspect(name)) is None or not found.waiters):
                 time.sleep(0.01)
         finally:
             killed = time.monotonic()  # before: it may be replaced before we get to look at the clock
             holder.kill()
             holder.communicate()
         waiter.join()
-    return taken[0] - killed
+    # The holder may have lost it before: on a machine that stood still for longer than the ttl. Then once more.
+    return taken[0] - killed if taken[0] > killed else takeover(url, name)
 
 
 def _start(url: str, *arguments: object) -> subprocess.Popen[str]:
