@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy
 from sql_servers import KINDS, Database, at_rest
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
+from leasehold.stores.sql import engine as sql_engine
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
 
@@ -116,3 +119,36 @@ def test_limits_of_the_engines_own_end_a_call(kind: str, request: pytest.Fixture
             with locks.lock("name", timeout=60):
                 pass
         engine.dispose()
+
+
+@pytest.mark.parametrize("what", ["an operation", "the listener"])
+async def test_a_connection_that_is_cancelled_before_it_is_ready_is_given_up(
+    postgresql_server: Any, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """One for an operation goes back to the pool. The listener's is not in it any more: nobody else would close it."""
+    begun = asyncio.Event()
+    made: list[Any] = []
+
+    async def hang(raw: Any, *_: Any, **__: Any) -> None:
+        made.append(raw)
+        begun.set()
+        await asyncio.Event().wait()
+
+    engine = create_async_engine(postgresql_server.url.replace("postgresql:", "postgresql+psycopg:"), pool_size=1)
+    async with aio.connect(engine) as locks:
+        driver: Any = locks._core.driver
+        if what == "the listener":
+            monkeypatch.setattr(psycopg.AsyncConnection, "set_autocommit", hang)
+            opening: Any = sql_engine._async_listener(engine, driver.session)._open(30.0)  # type: ignore[union-attr]
+        else:
+            monkeypatch.setattr(AsyncConnection, "execution_options", hang)
+            opening = driver.source.take(30.0)
+        task = asyncio.create_task(opening)
+        await asyncio.wait_for(begun.wait(), 60)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        monkeypatch.undo()
+        assert [raw.closed for raw in made] == [True]
+        assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    await engine.dispose()

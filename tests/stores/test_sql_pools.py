@@ -17,6 +17,7 @@ from sql_servers import KINDS, Database, at_once, at_rest
 import leasehold
 from leasehold import AcquireTimeout, StoreNotReady, StoreUnavailable, aio, clock
 from leasehold.protocol import Renewal
+from leasehold.stores.postgresql import pool as postgresql_pool
 from leasehold.stores.sql import store as sql
 from leasehold.stores.sql.dialect import Result, Statement
 from leasehold.stores.sql.tasks import AsyncPool
@@ -570,3 +571,53 @@ async def test_a_lease_is_given_back_before_those_who_ask(
     assert ("acquire", False) in hurried
     assert ("release", True) in hurried
     assert ("acquire", True) not in hurried
+
+
+# The connection that listens is ours alone: nobody else would close it.
+
+
+class Sulky(Exception):
+    """What a connection does when it is to be made ready."""
+
+
+def test_a_listener_that_cannot_be_made_ready_is_closed(postgresql: Database) -> None:
+    made: list[Any] = []
+
+    def configure(raw: Any) -> None:
+        made.append(raw)
+        raise Sulky
+
+    pool = ConnectionPool(postgresql.url, min_size=1, max_size=1, open=False, configure=configure)
+    with leasehold.connect(pool) as locks, pytest.raises(Sulky):
+        postgresql_pool._opener(pool, locks._core.driver.session)(30.0)  # type: ignore[attr-defined]
+    assert [raw.closed for raw in made] == [True]
+
+
+async def test_a_listener_that_is_cancelled_before_it_is_ready_is_closed(
+    async_pool: tuple[Any, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when its Locks is closed in that moment."""
+    pool, database = async_pool
+    made: list[Any] = []
+    begun = asyncio.Event()
+
+    async def hang(raw: Any, wanted: bool) -> None:
+        if wanted:  # aiomysql turns it off while it connects
+            made.append(raw)
+            begun.set()
+            await asyncio.Event().wait()
+
+    async with aio.connect(pool) as locks:
+        driver: Any = locks._core.driver
+        if database.is_postgresql:
+            monkeypatch.setattr(psycopg.AsyncConnection, "set_autocommit", hang)
+            opening = asyncio.create_task(postgresql_pool._async_opener(pool, driver.session)(30.0))
+        else:
+            monkeypatch.setattr(aiomysql.Connection, "autocommit", hang)
+            opening = asyncio.create_task(driver.source.open(30.0))
+        await asyncio.wait_for(begun.wait(), 60)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        monkeypatch.undo()
+    assert [raw.closed for raw in made] == [True]

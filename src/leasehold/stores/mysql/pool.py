@@ -16,6 +16,7 @@ import pymysql
 from ...errors import StoreNotReady
 from ...protocol import Opened, TaskDriver, ThreadDriver
 from ..sql.dialect import DEFAULT_TABLE
+from ..sql.opening import or_closed_by_task
 from ..sql.session import Broken, Session
 from ..sql.store import SqlStore
 from ..sql.tasks import TasksOfALoop
@@ -114,7 +115,8 @@ class AsyncLender:
         try:
             async with asyncio.timeout(limit):
                 raw = await aiomysql.connect(**self._pool._conn_kwargs)
-                await raw.autocommit(True)
+                async with or_closed_by_task(raw):
+                    await raw.autocommit(True)
         except pymysql.err.Error as error:
             raise refusal(error, self._session, self._place.password) from error
         except (TimeoutError, OSError) as error:

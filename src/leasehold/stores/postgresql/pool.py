@@ -21,6 +21,7 @@ from ... import clock
 from ...errors import StoreNotReady
 from ...protocol import Opened, TaskDriver, ThreadDriver
 from ..sql.dialect import DEFAULT_TABLE
+from ..sql.opening import or_closed, or_closed_by_task
 from ..sql.session import Broken, Session
 from ..sql.store import SqlStore
 from ..sql.tasks import SqlTasks, TasksOfALoop
@@ -197,9 +198,10 @@ def _opener(pool: ConnectionPool[Any], session: Session) -> Callable[[float], Co
         conninfo, options = (each() if callable(each) else each for each in given)
         try:
             raw = pool.connection_class.connect(conninfo or "", **(options or {}))
-            if pool._configure is not None:
-                pool._configure(raw)
-            raw.autocommit = True
+            with or_closed(raw):
+                if pool._configure is not None:
+                    pool._configure(raw)
+                raw.autocommit = True
         except psycopg.Error as error:
             raise refusal(error, session, None) from error
         return Connection(raw, _place(raw.info.password))
@@ -213,9 +215,10 @@ def _async_opener(pool: AsyncConnectionPool[Any], session: Session) -> Callable[
             async with asyncio.timeout(limit):
                 conninfo, options = [await _resolved(each) for each in (pool.conninfo, pool.kwargs)]
                 raw = await pool.connection_class.connect(conninfo or "", **(options or {}))
-                if pool._configure is not None:
-                    await pool._configure(raw)
-                await raw.set_autocommit(True)
+                async with or_closed_by_task(raw):
+                    if pool._configure is not None:
+                        await pool._configure(raw)
+                    await raw.set_autocommit(True)
         except psycopg.Error as error:
             raise refusal(error, session, None) from error
         except TimeoutError as error:

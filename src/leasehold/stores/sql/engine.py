@@ -20,6 +20,7 @@ from ...protocol import Opened, TaskDriver, ThreadDriver
 from ..mysql.sql import MySQL
 from ..postgresql.sql import PostgreSQL
 from .dialect import DEFAULT_TABLE, Dialect, Result, Statement
+from .opening import or_closed, or_closed_by_task
 from .session import Broken, Refused, Session
 from .store import SqlStore
 from .tasks import AsyncListener, TasksOfALoop
@@ -91,8 +92,9 @@ def _listener(engine: Any, session: Session) -> Listener | None:
 
         def connect(limit: float) -> PostgreSQLConnection:
             raw = take(limit)
-            raw.rollback()
-            raw.autocommit = True
+            with or_closed(raw):
+                raw.rollback()
+                raw.autocommit = True
             return PostgreSQLConnection(raw, _place(engine))
 
         return PostgreSQLListener(session, connect, pooled=True)
@@ -102,7 +104,8 @@ def _listener(engine: Any, session: Session) -> Listener | None:
 
         def open(limit: float) -> Connection:
             raw = take(limit)
-            raw.autocommit(True)
+            with or_closed(raw):
+                raw.autocommit(True)
             return Connection(raw, _place(engine))
 
         return MySQLListener(session, open)
@@ -125,8 +128,9 @@ def _async_listener(engine: Any, session: Session) -> AsyncListener | None:
 
         async def connect(limit: float) -> PostgreSQLConnection:
             raw = await take(limit)
-            await raw.rollback()
-            await raw.set_autocommit(True)
+            async with or_closed_by_task(raw):
+                await raw.rollback()
+                await raw.set_autocommit(True)
             return PostgreSQLConnection(raw, _place(engine))
 
         return PostgreSQLListener(session, connect, pooled=True)
@@ -136,7 +140,8 @@ def _async_listener(engine: Any, session: Session) -> AsyncListener | None:
 
         async def open(limit: float) -> AsyncConnection:
             raw = await take(limit)
-            await raw.autocommit(True)
+            async with or_closed_by_task(raw):
+                await raw.autocommit(True)
             return AsyncConnection(raw, _place(engine))
 
         return MySQLListener(session, open)
@@ -242,7 +247,9 @@ class Engine:
     def take(self, limit: float) -> tuple[_Connection, bool]:
         password = _password(self._engine)
         try:
-            raw = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            raw = self._engine.connect()
+            with or_closed(raw):
+                raw = raw.execution_options(isolation_level="AUTOCOMMIT")
         except Exception as error:
             raise _no_connection(error, self._dialect, password) from error
         return _Connection(raw, password), _is_new(raw, self)
@@ -299,7 +306,8 @@ class AsyncEngine:
         try:
             async with asyncio.timeout(limit):
                 raw = await self._engine.connect()
-                raw = await raw.execution_options(isolation_level="AUTOCOMMIT")
+                async with or_closed_by_task(raw):
+                    raw = await raw.execution_options(isolation_level="AUTOCOMMIT")
         except Exception as error:
             raise _no_connection(error, self._dialect, password) from error
         return _AsyncConnection(raw, password), _is_new(raw, self)
