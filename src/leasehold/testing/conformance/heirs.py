@@ -111,7 +111,7 @@ def test_op_heir_keeps_what_is_left_of_min_hold(scene: Scene) -> None:
     give_back(locks, name, A, B)
 
 
-@needs("heir")
+@needs("heir", "push")
 def test_who_is_taken_over_hears_of_it(scene: Scene) -> None:
     """Promise 6: the first holder's lease is lost at once, by a push, and not only at its next renewal."""
     locks, other, name = scene.connect(), scene.connect(), scene.name()
