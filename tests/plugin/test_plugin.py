@@ -70,6 +70,18 @@ def test_renewal_goes_on_while_time_passes(leases):
             assert locks.lock("a").locked()
     leases.check()
 
+def test_time_passes_at_once_also_when_nothing_is_held(leases):
+    with leasehold.connect(ttl=30) as closed:
+        closed.lock("a").acquire().release()
+    with leasehold.connect(ttl=30) as locks:
+        locks.lock("a").acquire().release()
+        leases.advance(3600)
+        with leases.partition(), pytest.raises(StoreUnavailable):
+            locks.lock("a").acquire(timeout=1)
+        with locks.lock("a") as lease:
+            leases.advance(3600)
+            assert lease.valid
+
 def test_a_partition_ends_in_loss(leases):
     with leasehold.connect(ttl=30) as locks:
         lease = locks.lock("a").acquire()
@@ -296,6 +308,16 @@ async def test_renewal_goes_on_while_time_passes(leases):
             await leases.aadvance(600)
             assert lease.valid
     leases.check()
+
+async def test_time_passes_at_once_also_when_nothing_is_held(leases):
+    async with aio.connect(ttl=30) as closed:
+        await (await closed.lock("a").acquire()).release()
+    async with aio.connect(ttl=30) as locks:
+        await (await locks.lock("a").acquire()).release()
+        await leases.aadvance(3600)
+        async with locks.lock("a") as lease:
+            await leases.aadvance(3600)
+            assert lease.valid
 
 async def test_a_body_is_cancelled_in_a_partition(leases):
     async with aio.connect(ttl=30) as locks:

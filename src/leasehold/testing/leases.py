@@ -337,12 +337,16 @@ class Leases:
     def _moments(self, seconds: float, stopped: Sequence[Core]) -> Iterator[list[Core]]:
         """Go to each moment at which a keeper has something to do, and to the end. Yields who has to get on with it."""
         end = self.clock.now() + seconds
+        stuck: list[Core] = []
         while (left := end - self.clock.now()) > 0:
-            cores = [core for core in self._here() if core not in stopped]
-            due = min((min(core.next_look, core.next_deadline) for core in cores), default=end) - self.clock.now()
+            cores = [core for core in self._here() if core not in stopped and core.closed is None]
+            moments = [min(core.next_look, core.next_deadline) for core in cores if core not in stuck]
+            due = min(moments, default=end) - self.clock.now()
             self.clock.added += max(0.0, min(left, due + 0.0005))
             self._after_the_jump(cores)
-            yield [core for core in cores if core.next_look <= self.clock.now()]
+            late = [core for core in cores if core.next_look <= self.clock.now()]
+            yield late
+            stuck = [core for core in late if core.next_look <= self.clock.now()]  # time goes on without them
 
     def _after_the_jump(self, cores: list[Core]) -> None:
         for core in cores:
@@ -354,4 +358,4 @@ class Leases:
                 bell.ring()  # waits go by the machine's time: look again
 
     def _busy(self, cores: list[Core]) -> bool:
-        return any(core.next_look <= self.clock.now() and core.leases for core in cores)
+        return any(core.next_look <= self.clock.now() and core.keeping for core in cores)
