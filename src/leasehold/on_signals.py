@@ -12,6 +12,7 @@ import atexit
 import os
 import signal
 import threading
+import time
 
 from . import policy
 from .bells import ThreadBell
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 HURRY, GIVE_UP = 2, 3
 """The second signal ends the grace; the third does what it would have done without us."""
+TOGETHER = 1.0
+"""What comes so soon after a signal is the same request to stop: systemd sends it to every process of a service, and a
+parent among them (``leasehold run``, uvicorn with workers) passes it on."""
 
 
 class Drain:
@@ -95,7 +99,8 @@ class _Shutdown:
 
     def begin_anew(self) -> None:
         """At first, and in a process that has outlived its drain."""
-        self.come: list[signal.Signals] = []
+        self.come: list[signal.Signals] = []  # without those that came together with the one before
+        self.came = 0.0  # when the last of them did
         self.called = False
         self.ending: BaseException | None = None
         self.over = threading.Event()
@@ -133,16 +138,19 @@ class _Shutdown:
             self._restore()
             self._end()
             return
-        self.come.append(signal.Signals(number))
-        if len(self.come) >= GIVE_UP:
-            self._restore()
-            os.kill(os.getpid(), number)
-            return
-        for each in self.taking_part:
-            each.core.signalled = each
-            each.core.hurried = len(self.come) >= HURRY
-        self._start()  # in a forked child; else it runs already
-        self.bell.ring()
+        now = time.monotonic()
+        if not self.come or now >= self.came + TOGETHER:
+            self.come.append(signal.Signals(number))
+            self.came = now
+            if len(self.come) >= GIVE_UP:
+                self._restore()
+                os.kill(os.getpid(), number)
+                return
+            for each in self.taking_part:
+                each.core.signalled = each
+                each.core.hurried = len(self.come) >= HURRY
+            self._start()  # in a forked child; else it runs already
+            self.bell.ring()
         before = self.before[number]
         try:
             if _is_default(before):

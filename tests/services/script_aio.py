@@ -3,11 +3,15 @@
 import asyncio
 import sys
 
-from work import NAMESPACE, fork_and_tell, start_tasks
+from work import NAMESPACE, fork_and_tell, start_tasks, take_for_one
 
 from leasehold import aio
 
 url, grace, how = sys.argv[1:]
+
+
+if how == "together":
+    take_for_one()
 
 
 async def main() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import leasehold
+import leasehold.on_signals
 from kinds.stores import STORES, open_store
 
 from .work import NAMES
@@ -97,6 +98,11 @@ class Service:
     def signal(self, number: int) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
+
+    def signal_again(self, number: int) -> None:
+        """So late that it is not taken for the same one."""
+        time.sleep(leasehold.on_signals.TOGETHER + 0.1)
+        self.signal(number)
 
     def ended(self) -> int:
         assert self.process is not None
@@ -208,11 +214,26 @@ def test_a_second_signal_hurries(service: Service, side: str) -> None:
     begun = time.monotonic()
     service.signal(signal.SIGTERM)
     service.until(lambda: service.logged("drain begins"))
-    service.signal(signal.SIGTERM)
+    service.signal_again(signal.SIGTERM)
     assert service.ended() == 0, service.errors
     assert service.said("cut") == sorted(NAMES)
     assert time.monotonic() - begun < service.grace
     assert service.logged("hurried")
+
+
+@sides
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_that_come_together_are_one(service: Service, side: str, number: int) -> None:
+    """As under systemd, which signals a service's main process and its children, where the main one passes it on too.
+    Here "together" is long, so that no stall of the machine comes in between."""
+    script(service, side, "together")
+    service.signal(signal.SIGTERM)
+    service.until(lambda: service.logged("drain begins"))
+    for _ in range(3):
+        service.signal(number)
+    assert service.ended() == 0, service.errors
+    all_done(service)
+    assert not service.logged("hurried")
 
 
 @sides
@@ -221,9 +242,9 @@ def test_a_third_kills(service: Service, side: str) -> None:
     script(service, side, "stubborn")
     service.signal(signal.SIGTERM)
     service.until(lambda: service.logged("drain begins"))
-    service.signal(signal.SIGTERM)
+    service.signal_again(signal.SIGTERM)
     service.until(lambda: service.logged("drain gives up"))
-    service.signal(signal.SIGTERM)
+    service.signal_again(signal.SIGTERM)
     assert service.killed() == -signal.SIGTERM
 
 
@@ -351,7 +372,7 @@ def test_a_second_signal_hurries_under_leasehold_run(service: Service) -> None:
     under_run(service, "threads")
     service.signal(signal.SIGTERM)
     service.until(lambda: service.logged("drain begins"))
-    service.signal(signal.SIGTERM)
+    service.signal_again(signal.SIGTERM)
     assert service.ended() == 0, service.errors
     assert service.said("cut") == sorted(NAMES)
     assert service.logged("hurried")

@@ -14,6 +14,7 @@ from typing import Any
 
 import leasehold
 import leasehold.drain
+import leasehold.on_signals
 
 NAMES = ("one", "two", "three")
 NAMESPACE = os.environ.get("SERVICE_NAMESPACE", "")
@@ -73,6 +74,11 @@ def be_patient(stubborn: bool) -> None:
     """A drain that waits for ever for bodies that were told of their loss: it can only be ended from outside."""
     if stubborn:
         leasehold.drain.UNWIND = FOR_EVER  # type: ignore[attr-defined]
+
+
+def take_for_one() -> None:
+    """All signals of a test come together, however long it takes to send them."""
+    leasehold.on_signals.TOGETHER = FOR_EVER
 
 
 def wait_in_vain(locks: leasehold.Locks) -> None:
