@@ -16,6 +16,7 @@ from .log import ERROR, INFO, log
 from .model import LeaseInfo
 from .protocol import Bell
 from .spec import Spec
+from .typed import Any
 
 RESIGNED = "its leader has resigned"
 DRAINED = "its Locks is being drained"
@@ -116,8 +117,41 @@ class BaseElection:
     """What can be asked of an election without I/O."""
 
     _core: Core
-    _spec: Spec
-    _term: BaseTerm | None = None
+
+    def __init__(self, locks: Any, spec: Spec, stop_before: float) -> None:
+        self._locks = locks
+        self._core = locks._core
+        self._spec = spec
+        self._before = stop_before
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        """Nothing goes on in this process yet."""
+        self._born = self._core.generation
+        self._term: BaseTerm | None = None
+        self._running = False
+
+    def _here(self) -> None:
+        """What went on in the process that this one was forked from does not go on here: forget it."""
+        if self._born != self._core.generation:
+            with self._core.mutex:
+                if self._born != self._core.generation:
+                    self._start_anew()
+
+    def _begin(self) -> int:
+        """``run`` begins: in which process."""
+        self._here()
+        with self._core.mutex:
+            if self._running:
+                raise RuntimeError(f"this candidate of election {self.name!r} runs already: make another one")
+            self._running = True
+        self._core.on_drain.append(self._drained)
+        return self._born
+
+    def _goes_on(self, begun: int) -> bool:
+        """Whether this is still the process in which ``run`` began: a callback may have forked, and returned in the
+        child, which did not ask to stand."""
+        return begun == self._core.generation
 
     @property
     def name(self) -> str:
@@ -126,12 +160,14 @@ class BaseElection:
     @property
     def is_leader(self) -> bool:
         """Whether this candidate leads at this moment. Computed from the clock."""
+        self._here()
         term = self._term
         return term is not None and term.valid
 
     @property
     def healthy(self) -> bool:
         """False while this candidate leads and cannot renew its term, or its callback goes on after it. For probes."""
+        self._here()
         term = self._term
         if term is None or term.finished:
             return True
@@ -146,6 +182,7 @@ class BaseElection:
         self._end(DRAINED)
 
     def _end(self, reason: str) -> None:
+        self._here()
         term = self._term  # which may end by itself at any moment
         if term is not None:
             term.end(reason)

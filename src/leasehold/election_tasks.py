@@ -11,7 +11,6 @@ from .effects import RETRY
 from .election import BaseElection, BaseTerm, next_leader, watch
 from .errors import LeaseLost, ShuttingDown, StoreUnavailable
 from .model import LeaseInfo
-from .spec import Spec
 from .tasks import TaskCore
 from .typed import Any, TypeVar
 
@@ -44,15 +43,12 @@ def _give_back(standing: asyncio.Future[Lease]) -> None:
 class Election(BaseElection):
     """One leader among those who call :meth:`run`."""
 
+    _locks: Locks
     _core: TaskCore
 
-    def __init__(self, locks: Locks, spec: Spec, stop_before: float) -> None:
-        self._locks = locks
-        self._core = locks._core
-        self._spec = spec
-        self._before = stop_before
+    def _start_anew(self) -> None:
+        super()._start_anew()
         self._standing: asyncio.Future[Lease] | None = None
-        self._running = False
         self._stopped = False
 
     async def run(self, callback: Callable[[Term], Coroutine[Any, Any, T]]) -> T | None:
@@ -61,20 +57,18 @@ class Election(BaseElection):
         Returns what the callback returns in a term that it was not told to stop; None after :meth:`stop`, and when the
         ``Locks`` is drained or closed."""
         checks.callback(callback, "election", tasks=True)
-        if self._running:
-            raise RuntimeError(f"this candidate of election {self.name!r} runs already: make another one")
-        self._running = True
-        self._core.on_drain.append(self._drained)
+        begun = self._begin()
         try:
-            while (lease := await self._campaign()) is not None:
+            while self._goes_on(begun) and (lease := await self._campaign()) is not None:
                 term = Term(lease, self._before)
                 result = await self._lead(term, callback)
                 if term.over is None:
                     return result
             return None
         finally:
-            self._core.on_drain.remove(self._drained)
-            self._running = self._stopped = False
+            if self._goes_on(begun):
+                self._core.on_drain.remove(self._drained)
+                self._running = self._stopped = False
 
     async def _campaign(self) -> Lease | None:
         while not self._stopped:
@@ -125,6 +119,7 @@ class Election(BaseElection):
 
     def stop(self) -> None:
         """Stand no longer: end the term if there is one, and have ``run`` return; if it has yet to begin, then."""
+        self._here()
         self._stopped = True
         if self._standing is not None:
             self._standing.cancel()

@@ -11,7 +11,6 @@ from .election import BaseElection, BaseTerm, next_leader, watch
 from .errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
 from .lock import Lease, Locks
 from .model import LeaseInfo
-from .spec import Spec
 from .threads import Cancel, ThreadCore
 from .typed import Any, TypeVar
 
@@ -35,15 +34,12 @@ class Term(BaseTerm):
 class Election(BaseElection):
     """One leader among those who call :meth:`run`."""
 
+    _locks: Locks
     _core: ThreadCore
 
-    def __init__(self, locks: Locks, spec: Spec, stop_before: float) -> None:
-        self._locks = locks
-        self._core = locks._core
-        self._spec = spec
-        self._before = stop_before
+    def _start_anew(self) -> None:
+        super()._start_anew()
         self._stopped = threading.Event()
-        self._running = threading.Lock()
 
     def run(self, callback: Callable[[Term], T]) -> T | None:
         """Stand for election; when elected, call ``callback(term)`` in this thread; stand again when the term was lost.
@@ -51,20 +47,19 @@ class Election(BaseElection):
         Returns what the callback returns in a term that it was not told to stop; None after :meth:`stop`, and when the
         ``Locks`` is drained or closed. A LeaseLost that comes out of a term that is over counts as stopping."""
         checks.callback(callback, "election", tasks=False)
-        if not self._running.acquire(blocking=False):
-            raise RuntimeError(f"this candidate of election {self.name!r} runs already: make another one")
-        self._core.on_drain.append(self._drained)
+        begun = self._begin()
         try:
-            while (lease := self._campaign()) is not None:
+            while self._goes_on(begun) and (lease := self._campaign()) is not None:
                 term = Term(lease, self._before)
                 result = self._lead(term, callback)
                 if term.over is None:
                     return result
             return None
         finally:
-            self._core.on_drain.remove(self._drained)
-            self._stopped.clear()
-            self._running.release()
+            if self._goes_on(begun):
+                self._core.on_drain.remove(self._drained)
+                self._stopped.clear()
+                self._running = False
 
     def _campaign(self) -> Lease | None:
         while True:
@@ -100,6 +95,7 @@ class Election(BaseElection):
 
     def stop(self) -> None:
         """Stand no longer: end the term if there is one, and have ``run`` return; if it has yet to begin, then."""
+        self._here()
         self._stopped.set()
         self.resign()
 

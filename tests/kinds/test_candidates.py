@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -213,3 +216,103 @@ def test_a_term_that_was_seen_to_be_over_stays_so(url: str) -> None:
 
         election = locks.election("leader")
         assert election.run(lead) is None
+
+
+def child_that(does: Callable[[], bool]) -> int:
+    """A forked process that exits with 7 if it was so."""
+    child = os.fork()
+    if child == 0:
+        outcome = 9
+        try:
+            outcome = 7 if does() else 8
+        finally:
+            os._exit(outcome)
+    return child
+
+
+def ended_well(child: int) -> bool:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_the_child_of_a_leader_can_stand(tmp_path: Path) -> None:
+    """What went on in the parent, a term and a stop that came just before, does not go on in a forked child."""
+    leads, go_on = threading.Event(), threading.Event()
+
+    def lead(term: object) -> None:
+        leads.set()
+        go_on.wait(60)
+
+    def stand() -> bool:
+        assert election.healthy
+        assert not election.is_leader
+        election.stop()
+        assert election.run(lambda term: "led") is None
+        return election.run(lambda term: (election.is_leader, election.healthy)) == (True, True)
+
+    with leasehold.connect(f"sqlite:///{tmp_path}/leases.db") as locks:
+        election = locks.election("leader")
+        leader = threading.Thread(target=election.run, args=(lead,))
+        leader.start()
+        assert leads.wait(60)
+        locks._core.lose(election._term.lease, "as its keeper would hear")  # type: ignore[union-attr]
+        election.stop()
+        assert not election.healthy
+        child = child_that(stand)
+        go_on.set()
+        assert ended_well(child)
+        leader.join(60)
+        assert election.run(lambda term: "led") == "led"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_the_child_of_a_task_that_leads_can_stand(tmp_path: Path) -> None:
+    leads, go_on = threading.Event(), threading.Event()
+    locks = aio.connect(f"sqlite:///{tmp_path}/leases.db")
+    election = locks.election("leader")
+
+    async def lead(term: object) -> None:
+        leads.set()
+        while not go_on.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def lead_the_parent() -> None:
+        async with locks:
+            await election.run(lead)
+
+    async def stand() -> bool:
+        async def see(term: object) -> tuple[bool, bool]:
+            return election.is_leader, election.healthy
+
+        async with locks:
+            return await election.run(see) == (True, True)
+
+    leader = threading.Thread(target=asyncio.run, args=(lead_the_parent(),))
+    leader.start()
+    assert leads.wait(60)
+    child = child_that(lambda: election.healthy and not election.is_leader and asyncio.run(stand()))
+    go_on.set()
+    assert ended_well(child)
+    leader.join(60)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_that_is_forked_by_the_leader_does_not_lead(tmp_path: Path) -> None:
+    """Its term is the parent's; the ``run`` that it comes out of ends, and can be called again."""
+    with leasehold.connect(f"sqlite:///{tmp_path}/leases.db", ttl=60) as locks:
+        election, parent, pids = locks.election("leader"), os.getpid(), []
+
+        def lead(term: Any) -> str:
+            pids.append(os.fork())
+            return "led" if term.valid else "did not"
+
+        outcome = 9
+        try:
+            result = election.run(lead)
+            if os.getpid() != parent:
+                outcome = 7 if result is None and election.run(lambda term: "led") == "led" else 8
+        finally:
+            if os.getpid() != parent:
+                os._exit(outcome)
+        assert result == "led"
+        assert ended_well(pids[0])
