@@ -186,7 +186,7 @@ class _Shutdown:
         for each in self.taking_part:
             if each.loop is not None and each.loop.is_running():
                 try:
-                    each.loop.call_soon_threadsafe(self._end)  # between two tasks, not in one
+                    each.loop.call_soon_threadsafe(self._end_loop)  # between two tasks, not in one
                 except RuntimeError:
                     pass  # it has just been closed: main is ending
                 return
@@ -202,6 +202,16 @@ class _Shutdown:
         ending, self.ending = self.ending, None
         if ending is not None:
             raise ending
+
+    def _end_loop(self) -> None:
+        """The same in a callback: nothing but these two that it raises ends a loop."""
+        try:
+            self._end()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            log(ERROR, "drained; the process ends because a signal handler has raised", exc=error)
+            raise SystemExit(1) from error  # the status with which the error itself would have ended it
 
     def _restore(self) -> None:
         for number, before in self.before.items():

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from work import NAMES, NAMESPACE, fork_and_tell, say, start_threads, take_for_one, work
+from work import NAMES, NAMESPACE, fork_and_tell, handle_by_raising, say, start_threads, take_for_one, work
 
 import leasehold
 
@@ -14,6 +14,8 @@ if how == "handler":
     signal.signal(signal.SIGTERM, lambda *_: say("handler"))
 elif how == "exits":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+elif how == "raises":
+    handle_by_raising()
 elif how == "together":
     take_for_one()
 locks = leasehold.connect(url, namespace=NAMESPACE)

@@ -3,14 +3,16 @@
 import asyncio
 import sys
 
-from work import NAMESPACE, fork_and_tell, start_tasks, take_for_one
+from work import NAMESPACE, fork_and_tell, handle_by_raising, start_tasks, take_for_one
 
 from leasehold import aio
 
 url, grace, how = sys.argv[1:]
 
 
-if how == "together":
+if how == "raises":
+    handle_by_raising()
+elif how == "together":
     take_for_one()
 
 

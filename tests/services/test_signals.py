@@ -276,6 +276,15 @@ def test_work_in_the_main_thread_is_waited_for(service: Service, how: str, code:
     all_done(service)
 
 
+@sides
+def test_a_handler_that_raises_ends_the_process(service: Service, side: str) -> None:
+    script(service, side, "raises")
+    service.signal(signal.SIGTERM)
+    assert service.ended() == 1, service.errors
+    assert service.logged("RuntimeError: told to stop")
+    all_done(service)
+
+
 @pytest.mark.parametrize(("side", "code"), [("threads", 0), ("asyncio", -signal.SIGTERM)])
 def test_a_signal_to_a_forked_child_ends_that_alone(service: Service, side: str, code: int) -> None:
     """With threads it drains what is its own. The parent's loop does not run in it: there is nothing to wait for."""

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -74,6 +75,13 @@ def be_patient(stubborn: bool) -> None:
     """A drain that waits for ever for bodies that were told of their loss: it can only be ended from outside."""
     if stubborn:
         leasehold.drain.UNWIND = FOR_EVER  # type: ignore[attr-defined]
+
+
+def handle_by_raising() -> None:
+    def handler(*_: object) -> None:
+        raise RuntimeError("told to stop")
+
+    signal.signal(signal.SIGTERM, handler)
 
 
 def take_for_one() -> None:
