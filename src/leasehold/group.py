@@ -159,6 +159,11 @@ class Watch:
         """Whether nobody looks any more: it has ended, or was the parent's of this process, or its loop's."""
         return self._ended or self._born != self._core.generation
 
+    def seen(self, longest: float) -> Roster | None:
+        """Who was there at the last look, if that was less than so many seconds ago."""
+        looked = self._looked  # before the roster, which is set before it
+        return self.roster if looked is not None and self._core.now() < looked + longest else None
+
     def changes(self) -> Effects[list[tuple[Callback, Member]]]:
         """Look once, at once the first time. Returns whom to tell what has changed since, in order."""
         core, first = self._core, self._bell is None
@@ -206,8 +211,8 @@ class Watch:
         now = {each.token: (member(each), asked + each.expires_in) for each in holdings}
         before, self._known = self._known, now
         unseen = 0.0 if self._looked is None else answered - self._looked
-        self._looked = asked
         self.roster = Roster(who for who, _ in now.values())
+        self._looked = asked
         for token in sorted(before.keys() - now.keys()):
             who, until = before[token]
             # Whoever goes before its time has left; whoever is missing after it has failed to beat. (Or has left while
@@ -265,8 +270,8 @@ class BaseGroup:
             raise
 
     def _watching(self) -> Roster | None:
-        """Who is there, as the callbacks saw it last. They are looked for by a thread or task, which a forked child
-        does not inherit and a loop takes with it: then another begins."""
+        """Who is there, as the callbacks saw it last; None when that is not to be trusted (any more). They are looked
+        for by a thread or task, which a forked child does not inherit and a loop takes with it: then another begins."""
         if not any(self._callbacks.values()):
             return None
         core = self._core
@@ -281,7 +286,13 @@ class BaseGroup:
             except BaseException:  # no thread to be had, or no loop here
                 watch.end()  # so that the next one who asks tries again
                 raise
-        return None if watch is None else watch.roster
+        # By then others have seen who has failed since, and have divided the keys anew: above all if that is us.
+        return None if watch is None or self._failed() else watch.seen(self._spec.timing.ttl)
+
+    def _failed(self) -> bool:
+        """Whether the membership that was taken here is lost, and there is no other."""
+        mine = [each for each in self._mine if each._born == self._core.generation]
+        return any(each.lost_reason is not None for each in mine) and not any(each.valid for each in mine)
 
     def _start(self, watch: Watch) -> None:
         """Look and tell until the watch is over, without holding up anybody."""

@@ -35,7 +35,8 @@ class Group(BaseGroup):
         return await self._core.drive(members(self._core, self.name))
 
     async def owner_of(self, key: str | bytes | bytearray | memoryview) -> Member | None:
-        """The member to whom the key belongs, as the store says; with callbacks, as they saw it last."""
+        """The member to whom the key belongs, as the store says; with callbacks, as they saw it last, unless that is
+        too long ago."""
         self._core.bind()
         roster = self._watching()
         return (await self.members() if roster is None else roster).owner_of(key)

@@ -34,7 +34,8 @@ class Group(BaseGroup):
         return self._core.drive(members(self._core, self.name))
 
     def owner_of(self, key: str | bytes | bytearray | memoryview) -> Member | None:
-        """The member to whom the key belongs, as the store says; with callbacks, as they saw it last."""
+        """The member to whom the key belongs, as the store says; with callbacks, as they saw it last, unless that is
+        too long ago."""
         roster = self._watching()
         return (self.members() if roster is None else roster).owner_of(key)
 

@@ -13,6 +13,7 @@ import pytest
 
 import leasehold
 from leasehold import aio
+from leasehold.testing import faults
 from leasehold.testing.handles import eventually
 
 
@@ -199,6 +200,59 @@ def test_memberships_that_have_ended_are_forgotten(url: str) -> None:
         assert list(locks._core.standing.values()) == [last]
         group.leave()
         assert not last.valid
+
+
+def test_what_was_seen_long_ago_is_not_believed(url: str) -> None:
+    """The store is away: for as long as nobody can have failed in the meantime, what the callbacks saw last holds."""
+    with leasehold.connect(url) as locks, leasehold.connect(url, owner="other") as other:
+        other.group("g").join()
+        network = faults.install(locks)
+        patient: Any = locks.group("g", look=0.02)
+        hasty: Any = locks.group("g", heartbeat=0.2, look=0.02)
+        patient.on_failed(print)
+        hasty.on_failed(print)
+        eventually(lambda: patient._watch.roster and hasty._watch.roster)
+        network.lose_request("inspect")
+
+        def owner(group: Any) -> str:
+            try:
+                return str(group.owner_of("key").owner)
+            except leasehold.StoreUnavailable:
+                return "unknown"
+
+        eventually(lambda: owner(hasty) == "unknown")
+        assert owner(patient) == "other"
+        network.mend()
+        eventually(lambda: owner(hasty) == "other")
+
+
+@pytest.mark.parametrize("side", ["threads", "asyncio"])
+def test_who_has_failed_is_not_told_what_it_owned(side: str, url: str) -> None:
+    """Others have divided its keys by now. Without the store it cannot know how."""
+
+    async def call(result: Any) -> Any:
+        return await result if side == "asyncio" else result
+
+    async def work() -> None:
+        locks: Any = (leasehold if side == "threads" else aio).connect(url, owner="me")
+        group = locks.group("g", look=0.02)
+        group.on_failed(print)
+        membership = await call(group.join())
+        network = faults.install(locks)
+        async with asyncio.timeout(60):
+            while not group._watch.roster:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        network.lose_request("inspect")
+        assert (await call(group.owner_of("key"))).owner == "me"
+        locks._core.lose(membership, "as its keeper would hear")
+        with pytest.raises(leasehold.StoreUnavailable):
+            await call(group.owner_of("key"))
+        await call(group.join())
+        assert (await call(group.owner_of("key"))).owner == "me"
+        network.mend()
+        await call(locks.close())
+
+    asyncio.run(work())
 
 
 GRACE = 60.0
