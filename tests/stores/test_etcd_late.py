@@ -12,6 +12,7 @@ import leasehold
 from leasehold import StoreNotReady, clock
 from leasehold.protocol import SECOND, Ask, Busy, Grant
 from leasehold.stores.etcd import wire
+from leasehold.stores.etcd.errors import Refused
 from leasehold.testing.handles import eventually
 from servers.etcd import Etcd, ask
 
@@ -36,6 +37,62 @@ def test_a_write_that_comes_too_late_changes_nothing(server: Etcd, namespace: st
         assert locks.inspect("x") is None
         assert kept.valid
         assert locks.lock("x").acquire(0).release()
+
+
+def up_to(locks: leasehold.Locks, steps: Any, method: bytes, said: bytes = b"") -> wire.Call:
+    """Carry an operation out up to its first call of this method that says so: that one is not sent."""
+    call = next(steps)
+    while call.method != method or said not in b"".join(call.messages):
+        call = steps.send(locks._core.driver._link.send(call, LIMIT))  # type: ignore[attr-defined]
+    return call
+
+
+def test_a_write_on_a_lease_of_its_own_that_comes_too_late(server: Etcd, namespace: str) -> None:
+    """S4: it was given up, and so was the revocation that is to stop it. It is stopped when the keeper tries again."""
+    with leasehold.connect(server.url, namespace=namespace) as locks:
+        store, driver = locks._core.store, locks._core.driver
+        steps = store.acquire(Ask("x", A, "me", "lock", None, 300 * SECOND))
+        late = up_to(locks, steps, wire.TXN, b"h/x\0" + A.encode())
+        with pytest.raises(TimeoutError):
+            steps.throw(TimeoutError("no answer"))
+        steps = store.abandon("x", A)
+        up_to(locks, steps, wire.REVOKE)
+        with pytest.raises(TimeoutError):
+            steps.throw(TimeoutError("no answer"))
+        driver.run(store.abandon("x", A), LIMIT)
+        with pytest.raises(Refused, match="lease not found"):
+            driver._link.send(late, LIMIT)  # type: ignore[attr-defined]
+        assert locks.inspect("x") is None
+        assert not store.sessions._own  # type: ignore[attr-defined]
+        assert locks.lock("x").acquire(0).release()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_release_whose_revocation_gets_no_answer(server: Etcd, namespace: str, late: bool) -> None:
+    """It has happened; unless an earlier acquire is still on its way, which only the revocation can stop."""
+    with leasehold.connect(server.url, namespace=namespace) as locks:
+        store, driver = locks._core.store, locks._core.driver
+        request = Ask("x", A, "me", "lock", None, (400 + late) * SECOND)  # of its own length: no other's lease
+        if late:
+            steps = store.acquire(request)
+            lost = up_to(locks, steps, wire.TXN, b"h/x\0" + A.encode())
+            with pytest.raises(TimeoutError):
+                steps.throw(TimeoutError("no answer"))
+        reply = driver.run(store.acquire(request), LIMIT)
+        assert isinstance(reply, Grant)
+        steps = store.release("x", A, reply.token, None)
+        up_to(locks, steps, wire.REVOKE)
+        if late:
+            with pytest.raises(TimeoutError):
+                steps.throw(TimeoutError("no answer"))
+            driver.run(store.release("x", A, reply.token, None), LIMIT)
+            with pytest.raises(Refused, match="lease not found"):
+                driver._link.send(lost, LIMIT)  # type: ignore[attr-defined]
+        else:
+            with pytest.raises(StopIteration) as over:
+                steps.throw(TimeoutError("no answer"))
+            assert over.value.value is True
+        assert locks.inspect("x") is None
 
 
 def test_a_place_that_comes_too_late_is_not_taken(server: Etcd, namespace: str) -> None:

@@ -8,7 +8,7 @@
 **A late write.** A transaction whose answer was lost may still be on its way, and would attach a key to a lease that
 we go on keeping alive: a holder that nobody knows of. So each write on a shared lease is conditional on the revision of
 a key ``f/<lease>``, which is not there as a rule. After a write of unknown outcome that key is written (``fence``):
-from then on the write has happened, or never will.
+from then on the write has happened, or never will. A lease of one's own is revoked instead, and known until it is.
 """
 
 from __future__ import annotations
@@ -58,16 +58,21 @@ class Lease:
         """The newest fence behind which something that we wrote may yet arrive."""
 
     @property
+    def settled(self) -> bool:
+        """Whether all that we wrote on it has happened, or never will."""
+        return self._doubt < 0
+
+    @property
     def unsure(self) -> bool:
-        return self._doubt >= 0
+        """Whether it has to be fenced before more is written. One that is not shared is revoked in the end instead."""
+        return self.shared and not self.settled
 
     def unfenced(self) -> list[bytes]:
         return [compare(EQUAL, MOD, self.fence_key, self.fence)] if self.shared else []
 
     def doubt(self, fence: int) -> None:
         """Whether a write that is conditional on this fence arrives is not known, or another has written the fence."""
-        if self.shared:
-            self._doubt = max(self._doubt, fence)
+        self._doubt = max(self._doubt, fence)
 
     def fenced(self, fence: int) -> None:
         """An answer; of two that were asked for at once, the older may come last. It settles what came before it."""
@@ -258,7 +263,8 @@ class Sessions:
         """A lease for one attempt; asked for again, the same one."""
         length = whole(ttl)
         number = _own_number(name, attempt, length)
-        self._own.setdefault(attempt, set()).add(number)
+        with self._mutex:
+            self._own.setdefault(attempt, set()).add(number)
         known = self._leases.get(number)
         if known is not None and (yield from self._fresh(known, 0.0)):
             return known
@@ -393,18 +399,32 @@ class Sessions:
             self.waiting = None
 
     def revoke(self, number: int) -> Steps[None]:
-        lease = self._leases.pop(number, None)
+        """It is forgotten when that was answered: until then it may be there, and what is on its way may find it."""
         try:
             yield wire.lease_revoke(number)
         except Refused as error:
             if not error.lease_is_gone:
-                if lease is not None:
-                    self._leases[number] = lease
                 raise
+        if number in self._leases:
+            self.lost(self._leases[number])
+        self._asked.discard(number)
 
     def revoke_own(self, attempt: str) -> Steps[None]:
-        for number in tuple(self._own.pop(attempt, ())):
+        for number in tuple(self._own.get(attempt, ())):
             yield from self.revoke(number)
+            self._disown(attempt, number)
+
+    def _disown(self, attempt: str, number: int) -> None:
+        with self._mutex:
+            if left := self._own.get(attempt, set()) - {number}:
+                self._own[attempt] = left
+            else:
+                self._own.pop(attempt, None)
+
+    def may_hold(self, attempt: str) -> bool:
+        """Whether something that is on its way could attach a key to a lease that this attempt has for itself."""
+        own = [self._leases.get(number) for number in tuple(self._own.get(attempt, ()))]
+        return any(lease is not None and not lease.settled for lease in own)
 
     def revoke_left(self, name: str, attempt: str, number: int) -> Steps[None]:
         """Revoke a lease of another's, if it is one that this attempt had for itself."""

@@ -13,7 +13,7 @@ from ... import clock
 from ...protocol import SECOND, Steps
 from . import wire
 from .asking import TAKING, Watch
-from .errors import Refused
+from .errors import DRIVER_ERRORS, Refused
 from .permit import HELD, RESTING, VERSION, Permit, read_permit
 from .renewing import Renewing
 from .wire import CREATE, EQUAL, MOD, compare, delete, get, put
@@ -39,7 +39,12 @@ class EtcdStore(Renewing):
         if held is not None:
             self.sessions.forget(attempt)
         if attempt not in self.sessions.held:  # else it is held with another token
-            yield from self.sessions.revoke_own(attempt)
+            try:
+                yield from self.sessions.revoke_own(attempt)
+            except DRIVER_ERRORS:
+                if self.sessions.may_hold(attempt):
+                    raise
+                # It is given back all the same, and its lease, which keeps nothing alive any more, runs out.
         return given
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
