@@ -12,17 +12,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sql_servers import HOLD, KINDS, Counter, Database, at_once, at_rest, python, statements
+from sql_servers import HOLD, KINDS, Counter, Database, at_once, at_rest, before, python, statements
 
 import leasehold
 from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable, aio, entry
 from leasehold.policy import FALLBACK
-from leasehold.protocol import SECOND, Renewal
+from leasehold.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal
 from leasehold.stores.entries import Page
 from leasehold.stores.sql import admin as sql_admin
 from leasehold.stores.sql import waiting as sql_waiting
@@ -71,6 +71,88 @@ def test_renewals_go_in_one_statement(database: Database, namespace: str, monkey
         time.sleep(0.1)
         assert core.renewals == 50
         assert len(sent) == 1
+
+
+def renewals(leases: Sequence[Any]) -> list[Renewal]:
+    """For 240 s each."""
+    claims = [lease._claim for lease in leases]
+    return [Renewal(each.name, each.attempt, each.token, 240 * SECOND) for each in claims]
+
+
+def terms(locks: Any, names: Collection[str]) -> dict[str, float]:
+    """How many seconds are left to the holder of each, of several to the one with the fewest."""
+    core = locks._core
+    seen = {name: core.driver.run(core.store.inspect(name), 5.0) for name in names}
+    return {name: min(each.expires_in for each in holders) for name, holders in seen.items() if holders}
+
+
+def alter(database: Database, namespace: str, name: str, change: str) -> None:
+    database.sql(f"UPDATE leasehold SET {change} WHERE namespace = %s AND name = %s", namespace, name)
+
+
+def test_leases_that_are_gone_cost_the_others_of_their_batch_one_statement(
+    database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MySQL and MariaDB tell only how many were renewed: one look at all of the rows tells which."""
+    with leasehold.connect(database.url + "?push=off", namespace=namespace, ttl=120) as locks:
+        locks.lock("first").acquire().release()
+        at_rest(locks)
+        names = [f"name-{number}" for number in range(50)]
+        leases = [locks.lock(name).acquire() for name in names]
+        database.sql("DELETE FROM leasehold WHERE namespace = %s AND name = 'name-7'", namespace)
+        alter(database, namespace, "name-8", "token = token + 1")
+        alter(database, namespace, "name-9", "state = 3")
+        core: Any = locks._core
+        with monkeypatch.context() as patched:
+            sent = statements(patched)
+            outcomes = core.driver.run(core.store.renew(renewals(leases)), 5.0)
+        assert len(sent) == 2, len(sent)
+        others = {"name-7": GONE, "name-8": GONE, "name-9": BROKEN}
+        assert outcomes == [others.get(name, RENEWED) for name in names]
+        assert {name for name, left in terms(locks, names).items() if left > 200} == set(names) - set(others)
+
+
+def test_a_permit_beyond_the_first_costs_the_others_of_its_batch_one_statement(
+    database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not in the columns of its row, and is renewed by a swap of that."""
+    with leasehold.connect(database.url + "?push=off", namespace=namespace, ttl=120) as locks:
+        locks.lock("first").acquire().release()
+        at_rest(locks)
+        names = [f"name-{number}" for number in range(48)]
+        leases: list[Any] = [locks.lock(name).acquire() for name in names]
+        leases += [locks.semaphore("permits", limit=3).acquire() for _ in range(2)]
+        core: Any = locks._core
+        with monkeypatch.context() as patched:
+            sent = statements(patched)
+            assert core.driver.run(core.store.renew(renewals(leases)), 5.0) == [RENEWED] * 50
+        assert len(sent) == 3, len(sent)
+        left = terms(locks, [*names, "permits"])
+        assert len(left) == 49
+        assert min(left.values()) > 200
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_only_what_its_row_proves_counts_as_renewed(kind: str, request: pytest.FixtureRequest, namespace: str) -> None:
+    """Rows that change between the statement that renews them and the look at what it has done."""
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    with leasehold.connect(database.url + "?push=off", namespace=namespace, ttl=120) as locks:
+        names = ["gone", "taken", "broken", "lapsed", "shortened", "renewed"]
+        leases = [locks.lock(name).acquire() for name in names]
+        assert leases[0].release()
+
+        def meanwhile() -> None:
+            alter(database, namespace, "taken", "token = token + 1")
+            alter(database, namespace, "broken", "state = 3")
+            alter(database, namespace, "lapsed", "expires = 1")
+            alter(database, namespace, "shortened", "expires = expires - 1")
+
+        core: Any = locks._core
+        found = core.driver.run(before(ReadAll, core.store.renew(renewals(leases)), meanwhile), 5.0)
+        assert found == [GONE, GONE, BROKEN, GONE, RENEWED, RENEWED]
+        versions = "SELECT version - created FROM leasehold WHERE namespace = %s AND name = %s"
+        # Acquired and renewed; what was shortened is written once more.
+        assert [database.sql(versions, namespace, name) for name in names[4:]] == [[(2,)], [(1,)]]
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ ON DUPLICATE KEY UPDATE
 
 _EXTEND = f"""UPDATE {{table}} SET
     version = version + 1, expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END),
-    expires_day = expires DIV {DAY}, updated = {_NOW}
+    expires_day = expires DIV {DAY}, updated = LAST_INSERT_ID({_NOW})
 WHERE namespace = UNHEX(%(namespace)s) AND name IN ({{names}}) AND ({{which}})
     AND state = 2 AND expires > {_NOW} AND format = {FORMAT}"""
 
@@ -291,8 +291,11 @@ class MySQL(Dialect):
         return Statement(sql.replace("{which}", " OR ".join(which)), values)
 
     def extended(self, batch: Sequence[Renewal], result: Result) -> Collection[Sequence[Any]]:
-        """Which ones were not is not told: then each is asked for by itself."""
+        """Which ones were not is not told: then the rows have to."""
         return {each[:3] for each in batch} if result.touched == len(batch) else ()
+
+    def extended_at(self, result: Result) -> int:
+        return result.last_id if result.touched else 0
 
     def unlocked(self, namespace: str, names: Sequence[str]) -> Statement:
         sql = self.UNLOCKED if self._skips else self.UNLOCKED.replace("FOR UPDATE SKIP LOCKED", "")

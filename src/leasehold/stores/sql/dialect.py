@@ -12,7 +12,20 @@ from typing import Any, NamedTuple
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..entries import Page, Read, ReadNote, Row, WriteNote
 from .rows import ALL_COLUMNS, COLUMNS, FORMAT, NOTE, columns_of, state_of
-from .store import Accept, CanHold, Exchange, ExchangeAll, Extend, Free, Leftovers, Purge, ReadAll, Take, Unlocked
+from .store import (
+    Accept,
+    CanHold,
+    Exchange,
+    ExchangeAll,
+    Extend,
+    Extended,
+    Free,
+    Leftovers,
+    Purge,
+    ReadAll,
+    Take,
+    Unlocked,
+)
 
 DEFAULT_TABLE = "leasehold"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}(\.[A-Za-z_][A-Za-z0-9_]{0,47})?", re.ASCII)
@@ -207,7 +220,7 @@ class Dialect:
             case ExchangeAll():
                 return result.touched > 0
             case Extend(batch):
-                return self.extended(batch, result)
+                return Extended(self.extended(batch, result), self.extended_at(result))
             case Unlocked():
                 return {self.text(name) for (name,) in result.rows}
             case Page():
@@ -274,7 +287,12 @@ class Dialect:
         raise NotImplementedError
 
     def extended(self, batch: Sequence[Any], result: Result) -> Collection[Sequence[Any]]:
+        """The name, attempt and token of each that is known to be renewed by this alone."""
         raise NotImplementedError
+
+    def extended_at(self, result: Result) -> int:
+        """The server's time at which it renewed any, where :meth:`extended` may leave out some of them; else 0."""
+        return 0
 
     def unlocked(self, namespace: str, names: Sequence[str]) -> Statement:
         raise NotImplementedError

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ... import clock
-from ...entry import Entry
+from ...entry import HELD, Entry
 from ...errors import StoreUnavailable
 from ...policy import FALLBACK
 from ...protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
@@ -58,9 +58,18 @@ class Free(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """Renew what is held without further ado. Answered with (name, attempt, token) of those for which that was done."""
+    """Renew what is held without further ado. Answered with Extended."""
 
     batch: Sequence[Renewal]
+
+
+class Extended(NamedTuple):
+    """What is known to be renewed, as (name, attempt, token), and when that was by the server's clock.
+
+    Where the server tells only how many it has renewed, it is all or none. ``at`` is 0 where it is not known."""
+
+    done: Collection[Any]
+    at: int
 
 
 class Unlocked(NamedTuple):
@@ -257,22 +266,29 @@ class SqlStore(EntryStore):
         if clock.now() < self._careful:
             return (yield from self._renew_unlocked(batch))
         try:
-            done = yield Extend(batch)
+            extended: Extended = yield Extend(batch)
         except Unsent:
             raise
         except BaseException:  # also when it is not waited for any more: it may have been one row that was locked
             self._careful = clock.now() + CAREFUL
             raise
-        return (yield from self._renewed(batch, done))
+        return (yield from self._renewed(batch, extended))
 
-    def _renewed(self, batch: Sequence[Renewal], done: Collection[Any]) -> Steps[Sequence[str | StoreUnavailable]]:
-        """What became of each, of which these were done in one statement."""
+    def _renewed(self, batch: Sequence[Renewal], extended: Extended) -> Steps[Sequence[str | StoreUnavailable]]:
+        """What became of each. One look at all that are not known to be done: most of them may be, and need no more."""
+        names = list(dict.fromkeys(each.name for each in batch if each[:3] not in extended.done))
+        if not names:
+            return [RENEWED] * len(batch)
+        sent = clock.now()
+        rows: Sequence[Row] = yield ReadAll(names)
+        seen = dict(zip(names, rows, strict=True))
         outcomes: list[str | StoreUnavailable] = []
         for each in batch:
-            if each[:3] in done:
+            if each[:3] in extended.done or (extended.at and _stands(each, seen[each.name], extended.at)):
                 outcomes.append(RENEWED)
             else:
-                outcomes.append((yield from self._change(each.name, partial(_renew, each), GONE)))
+                look = seen[each.name], sent
+                outcomes.append((yield from self._change(each.name, partial(_renew, each), GONE, look)))
         return outcomes
 
     def _renew_unlocked(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
@@ -315,10 +331,16 @@ class SqlStore(EntryStore):
         for name in (yield Leftovers()):
             yield from self._change(name, lambda entry, row: entry._expire(row.now, row.wall), None)
 
-    def _change(self, name: str, change: Callable[[Entry, Row], T], absent: T) -> Steps[T]:
+    def _change(
+        self, name: str, change: Callable[[Entry, Row], T], absent: T, look: tuple[Row, float] | None = None
+    ) -> Steps[T]:
+        """``look``: the row, if it was read just now, and when that was sent."""
         while True:
-            sent = clock.now()
-            row: Row = yield Read(name)
+            if look is None:
+                sent = clock.now()
+                row: Row = yield Read(name)
+            else:
+                (row, sent), look = look, None
             if not row.state:
                 return absent
             entry = Entry.load(name, row.token, row.state)
@@ -347,3 +369,14 @@ class SqlStore(EntryStore):
 
 def _renew(renewal: Renewal, entry: Entry, row: Row) -> str:
     return entry.renew(renewal.attempt, renewal.token, renewal.ttl, row.now)
+
+
+def _stands(renewal: Renewal, row: Row, at: int) -> bool:
+    """Whether a row that was read after the renewals of time ``at`` has what one of these would have left there."""
+    holders = Entry.load(row.name, row.token, row.state).holders
+    return any(
+        (holder.attempt, holder.token, holder.state) == (renewal.attempt, renewal.token, HELD)
+        and holder.expires >= at + renewal.ttl
+        and holder.expires > row.now
+        for holder in holders
+    )
