@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError
+from kazoo.protocol.connection import ConnectionHandler
 
 import leasehold
-from leasehold import StoreUnavailable, aio, clock
+from leasehold import StoreNotReady, StoreUnavailable, aio, clock
 from leasehold.protocol import SECOND, Renewal
 from leasehold.stores.zookeeper import link as zk_link
 from leasehold.stores.zookeeper import nodes
@@ -324,6 +326,74 @@ def test_one_that_cannot_be_moved_fails_alone(connect: Connect) -> None:
     assert "maxSessionTimeout" in str(failed)
     assert renewed == "renewed"
     assert all(lease.release() for lease in leases)
+
+
+def end_of_a_session(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """From now on kazoo is refused, or stumbles, whenever it has connected. The connections it has made."""
+    made: list[Any] = []
+    connect = ConnectionHandler._connect
+
+    def connecting(connection: Any, *args: Any) -> Any:
+        made.append(connection)
+        connect(connection, *args)
+        raise kind("as it is let in")
+
+    monkeypatch.setattr(ConnectionHandler, "_connect", connecting)
+    return made
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("kind", [AuthFailedError, RuntimeError])
+def test_a_session_that_has_ended_for_good_is_replaced(
+    connect: Connect, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kazoo takes a server that hangs up during SASL for one that refuses us, and tries no more."""
+    monkeypatch.setattr(zk_link, "REPLACED_AFTER", 0.0, raising=False)
+    locks = connect()
+    lease = locks.lock("x").acquire()
+    link: zk_link.Link = locks._core.driver.link  # type: ignore[attr-defined]
+    [ended] = link.sessions
+    thread = ended.client._connection._connection_routine
+    with monkeypatch.context() as patch:
+        end_of_a_session(kind, patch)
+        ended.drop_connection()
+        thread.join(60)
+    assert lease.lost.wait(60)
+    assert locks.inspect("y") is None
+    again = locks.lock("y").acquire(60)
+    assert ended not in link.sessions
+    assert again.token > lease.token
+    assert again.release()
+    eventually(lambda: ended.client._connection._write_sock is None, 60, "it is closed")
+
+
+def test_who_is_refused_is_told_at_once_and_not_tried_at_each_attempt(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zk_link, "REPLACED_AFTER", 600.0, raising=False)
+    locks = connect()
+    with monkeypatch.context() as patch:
+        made = end_of_a_session(AuthFailedError, patch)
+        for _ in range(3):
+            with pytest.raises(StoreNotReady, match="refuses these credentials"):
+                locks.lock("x").acquire(60)
+        assert len(made) == 1
+    monkeypatch.setattr(zk_link, "REPLACED_AFTER", 0.0, raising=False)
+    assert locks.lock("x").acquire(60).release()
+
+
+async def test_a_session_that_has_ended_for_good_is_replaced_in_asyncio(
+    server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zk_link, "REPLACED_AFTER", 600.0, raising=False)
+    async with aio.connect(server.url, namespace="ended") as locks:
+        with monkeypatch.context() as patch:
+            end_of_a_session(AuthFailedError, patch)
+            with pytest.raises(StoreNotReady):
+                await locks.lock("x").acquire(timeout=60)
+        monkeypatch.setattr(zk_link, "REPLACED_AFTER", 0.0)
+        again = await locks.lock("x").acquire(timeout=60)
+        assert await again.release()
 
 
 # What is left to another.

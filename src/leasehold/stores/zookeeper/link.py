@@ -42,6 +42,8 @@ GRACE = 0.1
 PATIENCE = 1.0
 """How long an answer may take at least before its session is taken to hang."""
 RETRY = 0.25
+REPLACED_AFTER = 1.0
+"""How old a session that is over has to be for another to take its place: a wrong password is not tried more often."""
 CLOSING = 1.0
 SWEEPS = (1.0, 4.0, 15.0)
 """When to look for a node whose creation was lost on the way, and may have come late."""
@@ -83,6 +85,7 @@ class Link:
         with self.mutex:
             if self.closed:
                 raise StoreUnavailable(f"{self.where}: closed")
+            self._remove_over()
             for session in self.sessions:
                 if needed <= session.timeout <= 1.25 * needed:
                     return session
@@ -94,10 +97,18 @@ class Link:
         return session
 
     def any_session(self) -> Session:
-        for session in self.sessions:
-            if session.up:
-                return session
-        return self.sessions[0] if self.sessions else self.session(policy.DEFAULT_TTL / 3)
+        with self.mutex:
+            self._remove_over()
+            best = max(self.sessions, key=lambda session: (session.up, not session.over), default=None)
+        return best or self.session(policy.DEFAULT_TTL / 3)
+
+    def _remove_over(self) -> None:
+        """Make room for new sessions in the place of those that never come back. Nothing is staked on them any more."""
+        for session in [session for session in self.sessions if session.over]:
+            if clock.now() < session.began + REPLACED_AFTER:
+                continue
+            self.sessions.remove(session)
+            threading.Thread(target=session.close, daemon=True).start()  # it waits for kazoo's threads
 
     def check_length(self, session: Session, ttl: float) -> None:
         """The server has a say in how long a session is: refuse what it does not honour."""
@@ -126,7 +137,7 @@ class Link:
 
     def find(self, attempt: str) -> Stake | None:
         stake = self.stakes.get(attempt)
-        return None if stake is None or stake.ended else stake
+        return None if stake is None or stake.ended or stake.session.over else stake
 
     def add(self, stake: Stake) -> None:
         self.stakes[stake.attempt] = stake
@@ -355,6 +366,8 @@ class Link:
 
     def _touch(self, session: Session, now: float) -> float:
         """Show the session's server that we live; drop the connection if it does not answer."""
+        if session.over:
+            return float("inf")
         span = (session.agreed or session.timeout) / TOUCHES
         if not session.up:  # a server that hangs would be waited for until the session is nearly over: try the next
             trying = getattr(session.client._connection, "_socket", None)

@@ -13,7 +13,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from ... import clock
-from ...errors import StoreNotReady
+from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, log
 from ...typed import TYPE_CHECKING, Any
 from ..sockets import hang_up
@@ -36,7 +36,8 @@ def length(ttl: float) -> float:
 
 
 class Session:
-    """One session of ours, and kazoo's client that keeps it. After a loss the client begins a new one by itself."""
+    """One session of ours, and kazoo's client that keeps it. After a loss the client begins a new one by itself,
+    unless its thread has ended: then the session is ``over``, and the link makes another in its place."""
 
     def __init__(self, link: Link, timeout: float) -> None:
         self.link = link
@@ -50,7 +51,8 @@ class Session:
         self.unwatched: deque[tuple[float, Stake]] = deque()
         self.looks = 0
         self.trying: Any = None
-        self.refused: Exception | None = None
+        self.refused: StoreError | None = None
+        self.began = clock.now()
         retry = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
         self.client = KazooClient(
             hosts=link.address.hosts,
@@ -69,6 +71,11 @@ class Session:
     @property
     def up(self) -> bool:
         return bool(self.client.connected)
+
+    @property
+    def over(self) -> bool:
+        """Whether it will never be up again."""
+        return self.refused is not None
 
     def lasts(self, ttl: float) -> bool:
         """Whether the server has agreed to a length that is enough for leases of ``ttl`` seconds."""
@@ -132,7 +139,8 @@ class Session:
             log(DEBUG, "a session of ZooKeeper did not close cleanly: %s", error)
 
     def _listen(self) -> None:
-        """kazoo reads how long a session the server agrees to, and when it answers, and keeps that to itself."""
+        """kazoo reads how long a session the server agrees to, and when it answers, and keeps that to itself; and that
+        its thread has ended."""
         connection = self.client._connection
         invoke = connection._invoke
 
@@ -163,6 +171,22 @@ class Session:
             return made
 
         self.client.handler.create_connection = connecting
+        loop = connection.zk_loop
+
+        def looping() -> None:
+            try:
+                loop()
+            finally:
+                self._ended()
+
+        connection.zk_loop = looping
+
+    def _ended(self) -> None:
+        """kazoo tries no more: the server has refused us, or hung up while it was to let us in, which kazoo takes for
+        the same; or something went wrong that kazoo does not expect."""
+        self.refused = self.refused or StoreUnavailable(f"{self.link.where}: the connection has ended")
+        self._refuse(self.refused)
+        self.link.lost(self)
 
     def _failed(self, error: OSError) -> None:
         """A connection could not be made. kazoo goes on trying; but what is wrong with TLS stays so until somebody
@@ -176,7 +200,7 @@ class Session:
             refused.__cause__ = type(error)(*error.args)  # not itself: it would keep kazoo's socket from being closed
             self._refuse(refused)
 
-    def _refuse(self, error: StoreNotReady) -> None:
+    def _refuse(self, error: StoreError) -> None:
         with self.mutex:
             waiting, self.waiting = self.waiting, []
         for result in waiting:

@@ -75,7 +75,7 @@ def begin(link: Link, request: Up | Calls) -> list[Any]:
     if isinstance(request, Up):
         return [request.session.when_up()]
     if not request.session.up:
-        raise StoreUnavailable(f"{link.where}: the connection is lost")
+        raise request.session.refused or StoreUnavailable(f"{link.where}: the connection is lost")
     try:
         return [request.session.submit(call) for call in request.calls]
     except KazooException as error:
