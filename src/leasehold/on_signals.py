@@ -101,7 +101,7 @@ class _Shutdown:
         """At first, and in a process that has outlived its drain."""
         self.come: list[signal.Signals] = []  # without those that came together with the one before
         self.came = 0.0  # when the last of them did
-        self.called = False
+        self.called = self.ended = False
         self.ending: BaseException | None = None
         self.over = threading.Event()
         self.bell = ThreadBell()
@@ -135,20 +135,20 @@ class _Shutdown:
     def note(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
         if self.called:  # by ourselves: drained
-            self._restore()
+            self.called = False
             self._end()
             return
         now = time.monotonic()
         if not self.come or now >= self.came + TOGETHER:
+            if self.ended or len(self.come) + 1 >= GIVE_UP or self._nobody_is_left():
+                self._do_without_us(number, frame)
+                return
             self.come.append(signal.Signals(number))
             self.came = now
-            if len(self.come) >= GIVE_UP:
-                self._restore()
-                os.kill(os.getpid(), number)
-                return
             for each in self.taking_part:
-                each.core.signalled = each
-                each.core.hurried = len(self.come) >= HURRY
+                if not each.core.finished:
+                    each.core.signalled = each
+                    each.core.hurried = len(self.come) >= HURRY
             self._start()  # in a forked child; else it runs already
             self.bell.ring()
         before = self.before[number]
@@ -157,9 +157,24 @@ class _Shutdown:
                 raise SystemExit(0)
             before(number, frame)
         except BaseException as error:  # it wants to end the process: not before the work is done
-            self.ending = self.ending or error
+            if not self.ended:
+                self.ending = self.ending or error
         if self.over.is_set():
             self._end()
+
+    def _nobody_is_left(self) -> bool:
+        """All were closed before a signal came. ``close`` cannot take the handlers back: it may run in any thread."""
+        return not self.come and all(each.core.finished for each in self.taking_part)
+
+    def _do_without_us(self, number: int, frame: FrameType | None) -> None:
+        """What the signal would have done, now and from now on."""
+        self._restore()
+        before = self.before[number]
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, signal.SIG_DFL)  # also when somebody's handler stands before ours, and calls it
+            os.kill(os.getpid(), number)
 
     def _start(self) -> None:
         if self.thread is None:
@@ -172,6 +187,9 @@ class _Shutdown:
             self.bell.wait(None)
         log(INFO, "%s: draining", self.come[0].name, event="signal")
         for each in self.taking_part:
+            if each.core.finished:
+                each.done.set()
+                continue
             try:
                 each.begin()
             except Exception as error:  # no loop, or no new threads, because the interpreter exits: that gives back too
@@ -201,6 +219,7 @@ class _Shutdown:
     def _end(self) -> None:
         ending, self.ending = self.ending, None
         if ending is not None:
+            self.ended = True
             raise ending
 
     def _end_loop(self) -> None:
@@ -216,7 +235,7 @@ class _Shutdown:
     def _restore(self) -> None:
         for number, before in self.before.items():
             if signal.getsignal(number) == self.note:
-                signal.signal(number, before)
+                signal.signal(number, signal.SIG_DFL if before is None else before)  # None: set by other than Python
 
     def wait(self) -> None:
         """At the interpreter's exit: not before what a signal has begun is over."""

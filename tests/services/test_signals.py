@@ -313,6 +313,80 @@ def test_a_process_that_outlives_its_drain(service: Service) -> None:
     all_done(service)
 
 
+CLOSED = {
+    "threads": """
+with leasehold.connect("memory://") as locks:
+    locks.drain_on_signals()
+""",
+    "asyncio": """
+async def main():
+    async with aio.connect("memory://") as locks:
+        locks.drain_on_signals()
+
+asyncio.run(main())
+""",
+}
+ENDING = """
+def end():
+    print("ending", flush=True)
+    sys.stdin.read()  # of which signals are no end
+    print("ended", flush=True)
+
+leasehold.on_signals.TOGETHER = 300
+atexit.register(end)
+locks = leasehold.connect("memory://")
+locks.drain_on_signals()
+print("ready", flush=True)
+threading.Event().wait()
+"""
+
+
+class Text:
+    """A process that runs a text of these, and says where it is."""
+
+    def __init__(self, text: str) -> None:
+        imports = "import asyncio, atexit, leasehold, leasehold.on_signals, sys, threading\nfrom leasehold import aio\n"
+        pipe = subprocess.PIPE
+        words = (sys.executable, "-c", imports + text)
+        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def signal_at(self, line: str, number: int) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == line + "\n"
+        self.process.send_signal(number)
+
+    def ended(self) -> tuple[int, str, str]:
+        said, errors = self.process.communicate(timeout=LIMIT)
+        return self.process.returncode, said, errors
+
+    def __enter__(self) -> Text:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@sides
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_when_all_are_closed_signals_do_what_they_did(side: str, number: int) -> None:
+    with Text(CLOSED[side] + 'print("closed", flush=True)\nthreading.Event().wait()') as process:
+        process.signal_at("closed", number)
+        code, _, errors = process.ended()
+    assert code == -number, errors
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT), errors
+    assert "drain" not in errors
+
+
+def test_one_that_comes_together_with_another_does_not_cut_the_exit() -> None:
+    """The drain was quick, and the other is late."""
+    with Text(ENDING) as process:
+        process.signal_at("ready", signal.SIGTERM)
+        process.signal_at("ending", signal.SIGTERM)
+        code, said, errors = process.ended()
+    assert (code, said) == (0, "ended\n"), errors
+
+
 def uvicorn(service: Service) -> None:
     service.start(sys.executable, "-m", "uvicorn", "app_asgi:app", "--port", "0", "--lifespan", "on")
 
