@@ -41,7 +41,7 @@ def test_a_write_that_comes_too_late_changes_nothing(server: Etcd, namespace: st
 
 def up_to(locks: leasehold.Locks, steps: Any, method: bytes, said: bytes = b"") -> wire.Call:
     """Carry an operation out up to its first call of this method that says so: that one is not sent."""
-    call = next(steps)
+    call: wire.Call = next(steps)
     while call.method != method or said not in b"".join(call.messages):
         call = steps.send(locks._core.driver._link.send(call, LIMIT))  # type: ignore[attr-defined]
     return call
@@ -51,7 +51,7 @@ def test_a_write_on_a_lease_of_its_own_that_comes_too_late(server: Etcd, namespa
     """S4: it was given up, and so was the revocation that is to stop it. It is stopped when the keeper tries again."""
     with leasehold.connect(server.url, namespace=namespace) as locks:
         store, driver = locks._core.store, locks._core.driver
-        steps = store.acquire(Ask("x", A, "me", "lock", None, 300 * SECOND))
+        steps: Any = store.acquire(Ask("x", A, "me", "lock", None, 300 * SECOND))
         late = up_to(locks, steps, wire.TXN, b"h/x\0" + A.encode())
         with pytest.raises(TimeoutError):
             steps.throw(TimeoutError("no answer"))
@@ -74,10 +74,10 @@ def test_a_release_whose_revocation_gets_no_answer(server: Etcd, namespace: str,
         store, driver = locks._core.store, locks._core.driver
         request = Ask("x", A, "me", "lock", None, (400 + late) * SECOND)  # of its own length: no other's lease
         if late:
-            steps = store.acquire(request)
-            lost = up_to(locks, steps, wire.TXN, b"h/x\0" + A.encode())
+            acquire = store.acquire(request)
+            lost = up_to(locks, acquire, wire.TXN, b"h/x\0" + A.encode())
             with pytest.raises(TimeoutError):
-                steps.throw(TimeoutError("no answer"))
+                acquire.throw(TimeoutError("no answer"))
         reply = driver.run(store.acquire(request), LIMIT)
         assert isinstance(reply, Grant)
         steps = store.release("x", A, reply.token, None)
@@ -187,6 +187,29 @@ def test_a_place_that_comes_while_another_is_asked_for_is_found(server: Etcd, na
         driver.run(store.abandon("x", A), LIMIT)
         assert not keys(server, namespace, "w")
         assert held.release()
+
+
+def test_a_permit_that_was_broken_before_it_was_known_is_not_waited_for(server: Etcd, namespace: str) -> None:
+    """Among several, where another's comes first."""
+    with leasehold.connect(server.url, namespace=namespace) as locks:
+        store, driver = locks._core.store, locks._core.driver
+        other, ours = (
+            Ask("s", attempt, "me", "lock", None, LONG * SECOND, 0, "semaphore", 2, 1, True, True, True)
+            for attempt in (A, B)
+        )
+        assert isinstance(driver.run(store.acquire(other), LIMIT), Grant)
+        steps = store.acquire(ours)
+        call = next(steps)
+        while not (result := wire.read_txn(answer := driver._link.send(call, LIMIT))).succeeded:  # type: ignore[attr-defined]
+            call = steps.send(answer)
+        with pytest.raises(TimeoutError):
+            steps.throw(TimeoutError("no answer"))
+        assert driver.run(store.interrupt("s", False), LIMIT)
+        again = driver.run(store.acquire(ours), LIMIT)
+        assert isinstance(again, Grant)
+        assert again.token > result.revision + store._epoch  # type: ignore[attr-defined]
+        for attempt in (A, B):
+            assert driver.run(store.abandon("s", attempt), LIMIT)
 
 
 def test_what_is_taken_over_when_the_lease_of_the_heir_has_gone(server: Etcd, namespace: str) -> None:

@@ -29,6 +29,11 @@ class Watch(NamedTuple):
     revision: int
 
 
+def deletion(holder: Permit) -> wire.Call:
+    """Of a holder's key, if that is still as it was read."""
+    return wire.txn([compare(EQUAL, MOD, holder.key, holder.mod)], [delete(holder.key)], [])
+
+
 class Asking(Reading):
     """All that ``acquire`` does."""
 
@@ -57,10 +62,14 @@ class Asking(Reading):
                     return granted
                 assert view is not None
             mine = next((each for each in view.holders if each.attempt == ask.attempt), None)
-            if mine is not None and mine.state == HELD:
-                granted = yield from self._again(ask, mine)
-                if granted is not None:
-                    return granted
+            if mine is not None:
+                if mine.state == HELD:
+                    granted = yield from self._again(ask, mine)
+                    if granted is not None:
+                        return granted
+                else:  # it was broken before we heard that it is ours: nobody uses it, and it is not to be in our way
+                    self.sessions.forget(ask.attempt)
+                    yield deletion(mine)
                 view = yield from self._look(ask)
                 continue
             if (mismatch := view.shape(ask)) is not None:
@@ -172,7 +181,7 @@ class Asking(Reading):
         if self.sessions.held.get(held.attempt) is not held:
             return
         if holder is not None:
-            yield wire.txn([compare(EQUAL, MOD, holder.key, holder.mod)], [delete(holder.key)], [])
+            yield deletion(holder)
         if self.sessions.held.get(held.attempt) is held:
             self.sessions.forget(held.attempt)
 
