@@ -11,10 +11,10 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
-import leasehold
 from leasehold.stores.sql.dialect import Statement
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
+from leasehold.testing.store import ASYNCIO, THREADS
 
 from .sql_engines import Engines, WithEngines
 from .sql_probes import MySQLProbe, PostgreSQLProbe
@@ -68,12 +68,11 @@ def mysql(server: Any, level: str, through: str) -> Iterator[StoreUnderTest]:
         lambda: sqlalchemy.create_engine(f"mysql+pymysql://{where}", connect_args=isolated(level)),
         lambda: create_async_engine(f"mysql+aiomysql://{where}", connect_args=isolated(level)),
     )
-    # New connections begin with the server's own level; ours can't be told another.
-    probe.query(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {level}")
+    given = engines if through == "engine" else None
+    if given is None:  # new connections begin with the server's own level; ours can't be told another
+        probe.query(f"SET GLOBAL TRANSACTION ISOLATION LEVEL {level}")
     try:
-        yield under_test(
-            f"{server.kind} {level} {through}", server.url, probe, engines if through == "engine" else None
-        )
+        yield under_test(f"{server.kind} {level} {through}", server.url, probe, given)
     finally:
         probe.query("SET GLOBAL TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         engines.close()
@@ -90,13 +89,29 @@ def under_test(name: str, url: str, probe: Any, engines: Engines | None) -> Stor
     return WithEngines(name, url, probe, **more, **timing)
 
 
+def check_level(store: StoreUnderTest, found: str) -> None:
+    """``found`` is what a connection says to ``ASKED``."""
+    assert found.upper().replace("-", " ") == store.name.partition(" ")[2].rpartition(" ")[0]
+
+
+def asked(store: StoreUnderTest) -> Statement:
+    return Statement(ASKED[store.name.partition(" ")[0]], {})
+
+
 def test_connections_have_that_level(store: StoreUnderTest) -> None:
     """Else all the rest would show nothing."""
-    level = store.name.split(" ", 1)[1].rsplit(" ", 1)[0]
-    kind = store.name.partition(" ")[0]
-    with leasehold.connect(store.url) as locks:
-        driver: Any = locks._core.driver
-        connection, _ = driver.source.take(5.0)
-        found = connection.execute(Statement(ASKED[kind], {}), 5.0).rows[0][0]
-        driver.source.give(connection, True)
-    assert found.upper().replace("-", " ") == level
+    with store.connect(THREADS) as locks:
+        source: Any = locks._core.driver.source
+        connection, _ = source.take(5.0)
+        result = connection.execute(asked(store), 5.0)
+        source.give(connection, True)
+    check_level(store, result.rows[0][0])
+
+
+async def test_connections_of_tasks_have_that_level(store: StoreUnderTest) -> None:
+    async with store.connect(ASYNCIO) as locks:
+        source: Any = locks._core.driver.source
+        connection, _ = await source.take(5.0)
+        result = await connection.execute(asked(store), 5.0)
+        await source.give(connection, True)
+    check_level(store, result.rows[0][0])

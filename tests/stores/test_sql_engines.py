@@ -10,12 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
-from sql_servers import KINDS, Database, at_rest
+from sql_servers import KINDS, Database, at_rest, before
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
+from leasehold.protocol import GONE, RENEWED, Renewal
 from leasehold.stores.sql import engine as sql_engine
+from leasehold.stores.sql.store import Exchange
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
 
@@ -152,3 +154,40 @@ async def test_a_connection_that_is_cancelled_before_it_is_ready_is_given_up(
         assert [raw.closed for raw in made] == [True]
         assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
     await engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_what_one_statement_has_renewed_is_recognised(
+    kind: str, request: pytest.FixtureRequest, namespace: str
+) -> None:
+    """Though one of its leases is gone: SQLAlchemy tells when that was, as the driver does."""
+    where = Database(request.getfixturevalue(f"{kind}_server")).url.partition("://")[2]
+    written: list[None] = []
+
+    def renewal(core: Any, leases: list[Any]) -> Any:
+        claims = [lease._claim for lease in leases]
+        batch = [Renewal(each.name, each.attempt, each.token, 60_000_000) for each in claims]
+        return before(Exchange, core.store.renew(batch), lambda: written.append(None))
+
+    def in_threads() -> Any:
+        engine = sqlalchemy.create_engine(f"mysql+pymysql://{where}")
+        with leasehold.connect(engine, namespace=namespace, ttl=30) as locks:
+            core: Any = locks._core
+            leases = [locks.lock(name).acquire() for name in ("gone", "kept", "kept too")]
+            leases[0].release()
+            found = core.driver.run(renewal(core, leases), 5.0)
+        engine.dispose()
+        return found
+
+    async def in_tasks() -> Any:
+        engine = create_async_engine(f"mysql+aiomysql://{where}")
+        async with aio.connect(engine, namespace=namespace, ttl=30) as locks:
+            core: Any = locks._core
+            leases = [await locks.lock(name).acquire() for name in ("gone", "kept", "kept too")]
+            await leases[0].release()
+            found = await core.driver.run(renewal(core, leases), 5.0)
+        await engine.dispose()
+        return found
+
+    assert in_threads() == asyncio.run(in_tasks()) == [GONE, RENEWED, RENEWED]
+    assert not written
