@@ -230,6 +230,18 @@ def test_what_is_taken_over_when_the_lease_of_the_heir_has_gone(server: Etcd, na
         assert other._core.driver.run(other._core.store.release("x", B, reply.token, None), LIMIT)
 
 
+def test_a_lease_is_not_shared_without_the_key_that_tells_of_its_end(server: Etcd, namespace: str) -> None:
+    """Whoever made the lease has failed before that key was there."""
+    with leasehold.connect(server.url, namespace=namespace) as locks:
+        steps = locks._core.store.acquire(Ask("x", A, "me", "lock", None, 30 * SECOND, kept=True))
+        up_to(locks, steps, wire.TXN, b"~")
+        steps.close()
+        lease = locks.lock("y").acquire()
+        [key] = keys(server, namespace, "s")
+        assert key.endswith("~")
+        assert lease.release()
+
+
 def test_a_note_is_not_written_by_one_who_is_broken_meanwhile(server: Etcd, namespace: str) -> None:
     with (
         leasehold.connect(server.url, namespace=namespace) as locks,

@@ -45,7 +45,7 @@ def whole(ttl: int) -> int:
 class Lease:
     """One lease of etcd's. ``refreshed`` is the local time of sending of what last renewed it."""
 
-    __slots__ = ("_doubt", "fence", "fence_key", "id", "length", "refreshed", "shared")
+    __slots__ = ("_doubt", "fence", "fence_key", "id", "length", "marked", "refreshed", "shared")
 
     def __init__(self, number: int, length: int, refreshed: float, fence_key: bytes) -> None:
         self.id = number
@@ -54,6 +54,8 @@ class Lease:
         self.shared = bool(fence_key)
         self.fence_key = fence_key
         self.fence = 0
+        self.marked = False
+        """Whether the key is there that tells us when the lease is gone."""
         self._doubt = -1
         """The newest fence behind which something that we wrote may yet arrive."""
 
@@ -235,15 +237,23 @@ class Sessions:
         length = whole(ask.ttl)
         if not ask.kept:
             return (yield from self.own(ask.name, ask.attempt, ask.ttl))
-        lease = self._by_length.get(length)
-        if lease is None or not (yield from self._fresh(lease, FRESH * length)):
-            made = yield from self._grant(_random(), length, self._base)
-            lease = yield from self._one_of(self._by_length.get(length), made)
-            if lease is made:
-                self._by_length[length] = made
-                alive = self._base + b"s/%s\0%x%s" % (self._session, lease.id, ALIVE)
-                yield wire.txn([], [put(alive, b"", lease.id)], [])
-        return lease
+        while True:
+            lease = self._by_length.get(length)
+            if lease is None or not (yield from self._fresh(lease, FRESH * length)):
+                made = yield from self._grant(_random(), length, self._base)
+                lease = yield from self._one_of(self._by_length.get(length), made)
+                if lease is made:
+                    self._by_length[length] = made
+            if lease.marked or (yield from self._mark(lease)):
+                return lease
+
+    def _mark(self, lease: Lease) -> Steps[bool]:
+        """Put the key that goes with a lease. Whoever has made the lease may have failed to. False when it is gone."""
+        alive = self._base + b"s/%s\0%x%s" % (self._session, lease.id, ALIVE)
+        if (yield from self.write(lease, wire.txn([], [put(alive, b"", lease.id)], []))) is None:
+            return False
+        lease.marked = True
+        return True
 
     def for_waiting(self) -> Steps[Lease]:
         lease = self.waiting
