@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 from sql_servers import Database, ask, at_rest, before, weigh
+from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
 from leasehold import StoreUnavailable, aio
@@ -174,6 +176,45 @@ def test_an_engine_whose_row_is_locked(postgresql_server: Any, namespace: str, l
                 core.driver.run(core.store.acquire(ask("name")), 0.6)
         assert state(database, namespace) == [(0, None)]
     engine.dispose()
+
+
+@pytest.mark.parametrize("side", ["threads", "asyncio"])
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_an_engine_that_waits_a_second_for_a_row(
+    kind: str, side: str, request: pytest.FixtureRequest, namespace: str
+) -> None:
+    """What docs/stores/mysql.md tells users to set: nothing of ours ends the wait of a statement through an engine."""
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    where = database.url.partition("://")[2]
+    setting: dict[str, Any] = {"init_command": "SET SESSION innodb_lock_wait_timeout = 1"}
+
+    def in_threads() -> None:
+        engine = sqlalchemy.create_engine(f"mysql+pymysql://{where}", connect_args={**setting, "read_timeout": 10})
+        with leasehold.connect(engine, namespace=namespace, ttl=30) as locks:
+            locks.lock("name").acquire().release()
+            core: Any = locks._core
+            with locked(database, namespace):
+                with pytest.raises(StoreUnavailable):
+                    core.driver.run(core.store.acquire(ask("name")), 0.6)
+        engine.dispose()
+
+    async def in_tasks() -> None:
+        engine = create_async_engine(f"mysql+aiomysql://{where}", connect_args=setting)
+        async with aio.connect(engine, namespace=namespace, ttl=30) as locks:
+            await (await locks.lock("name").acquire()).release()
+            core: Any = locks._core
+            with locked(database, namespace):
+                with pytest.raises(StoreUnavailable):
+                    await core.driver.run(core.store.acquire(ask("name")), 0.6)
+                await asyncio.sleep(1.5)
+        await engine.dispose()
+
+    if side == "threads":
+        in_threads()
+    else:
+        asyncio.run(in_tasks())
+    time.sleep(0.2)  # what still waited for the row would have it now
+    assert state(database, namespace) == [(0, None)]
 
 
 def test_one_locked_row_does_not_keep_others_from_being_renewed(database: Database, namespace: str) -> None:
