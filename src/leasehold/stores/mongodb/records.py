@@ -1,6 +1,6 @@
 """What a document of the MongoDB store says: who holds a name, how one stands that waits, what became of a renewal.
 
-:mod:`leasehold.stores.mongo` has its shape. ``now`` in it is the server's time when it was read.
+:mod:`.store` has its shape. ``now`` in it is the server's time when it was read.
 """
 
 from __future__ import annotations

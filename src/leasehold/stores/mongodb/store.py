@@ -1,6 +1,6 @@
 """``mongodb://…/database?collection=…``: a standalone server, a replica set, or a cluster sharded by ``_id``.
 
-Stored shape, one document per name (``mongo_pipelines`` has the rules)::
+Stored shape, one document per name (:mod:`.pipelines` has the rules)::
 
     {_id: {ns, name}, format, token, shape, limit,
      holders: [{attempt, owner, kind, data, session, weight, ttl, rest, token, acquired, expires, state}],
@@ -9,7 +9,7 @@ Stored shape, one document per name (``mongo_pipelines`` has the rules)::
      call: "<ms> <session>/<attempt>/<token> …": whom the last change that called anybody has called, and when}
 
 A document with a note has no ``purge``, so that the TTL index leaves it alone. Durations are milliseconds, times are
-dates of the server's clock. ``mongo_calls`` has how a call reaches its waiter.
+dates of the server's clock. :mod:`.calls` has how a call reaches its waiter.
 """
 
 from __future__ import annotations
