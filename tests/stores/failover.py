@@ -1,8 +1,8 @@
 """Clients that go on taking leases while their servers suffer, and what must not have happened meanwhile.
 
-Most take turns at one name, each for a moment. Others *stay*: they hold a name for longer than a ttl, so that it lives
-by its renewals, while somebody of another ``Locks`` waits for it. A store that forgets leases when its leader changes
-gives such a name to whoever waits, under the eyes of its holder.
+18 take turns at one name, each for a moment. Two *stay* at each of three others: they hold it for longer than a ttl, so
+that it lives by its renewals, while the other, of another ``Locks``, waits for it. So 4 names are held, and 20 wait.
+A store that forgets leases when its leader changes gives such a name to whoever waits, under the eyes of its holder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from leasehold import clock
 from leasehold.lease import TAKEN
 from leasehold.testing.handles import eventually
 
-BRIEF = 14
+BRIEF = 18
+"""How many take turns."""
 NAMES = ("y0", "y1", "y2")
 """What is stayed at, by two clients each."""
 
