@@ -174,6 +174,8 @@ def test_the_ttl_is_refused_when_etcd_would_stretch_it(start_server: Any) -> Non
         for options in ({"ttl": 1}, {"ttl": 1.5}, {"ttl": 1, "renew": False}):
             with pytest.raises(StoreNotReady, match="no lease shorter than 3 s"):
                 locks.lock("x", **options).acquire(30)
+        books = locks._core.store.sessions  # type: ignore[attr-defined]
+        assert [*books._asked, *books._own] == []
         locks.lock("x", ttl=2.5).acquire(30).release()  # so short that it may be over before it is given back
     assert any("3 s" in finding.message for finding in doctor(server.url))
 

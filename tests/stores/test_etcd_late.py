@@ -278,6 +278,24 @@ def test_a_lease_whose_grant_was_not_heard_starts_again(server: Etcd, namespace:
         driver.run(store.abandon("x", A), LIMIT)
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_lease_that_was_refused_is_forgotten(server: Etcd, namespace: str, kept: bool) -> None:
+    """Who tries again and again does not grow. One that may have been granted is known, until it has run out."""
+    with leasehold.connect(server.url, namespace=namespace) as locks:
+        store = locks._core.store
+        books = store.sessions  # type: ignore[attr-defined]
+        for code, said, known in ((7, "permission denied", 0), (14, "leader changed", 1)):
+            steps = store.acquire(Ask("x", A, "me", "lock", None, 30 * SECOND, kept=kept))
+            up_to(locks, steps, wire.GRANT)
+            with pytest.raises(Refused):
+                steps.throw(Refused(code, f"etcdserver: {said}"))
+            assert len(books._asked) == known
+            assert len(books._own) == (0 if kept else known)
+        books._asked = {number: over - 4000 for number, over in books._asked.items()}
+        books.tidy()
+        assert [*books._asked, *books._own] == []
+
+
 def test_a_lease_whose_grant_was_not_heard_is_refused_when_etcd_has_stretched_it(start_server: Any) -> None:
     server = start_server(Etcd, election_timeout=1500, heartbeat_interval=150)
     with leasehold.connect(server.url) as locks:

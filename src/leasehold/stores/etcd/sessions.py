@@ -109,8 +109,8 @@ class Sessions:
         self.waiting: Lease | None = None
         self._own: dict[str, set[int]] = {}
         """Attempts with leases of their own."""
-        self._asked: set[int] = set()
-        """Leases that may have been granted, but nobody has heard."""
+        self._asked: dict[int, float] = {}
+        """Leases that may have been granted, but nobody has heard; and when they will have run out if they were."""
         self.held: dict[str, Held] = {}
         self._promising: list[Mapping[str, float]] = []
         """Of each renewal that is under way: the ends of the terms that it asks for, by attempt."""
@@ -205,10 +205,16 @@ class Sessions:
         for held in list(self.held.values()):
             if held.until < now - 3600:
                 self.forget(held.attempt)
-                self._own.pop(held.attempt, None)
         for lease in list(self._leases.values()):
             if lease.refreshed + lease.length < now - 3600:
                 self.lost(lease)
+        for number, over in list(self._asked.items()):
+            if over < now - 3600:
+                self._asked.pop(number, None)
+        for attempt, numbers in list(self._own.items()):
+            for number in tuple(numbers):
+                if number not in self._leases and number not in self._asked:
+                    self._disown(attempt, number)
         for attempt in list(self._moving):
             if attempt not in self.held:
                 self._moving.pop(attempt, None)
@@ -273,12 +279,10 @@ class Sessions:
         """A lease for one attempt; asked for again, the same one."""
         length = whole(ttl)
         number = _own_number(name, attempt, length)
-        with self._mutex:
-            self._own.setdefault(attempt, set()).add(number)
         known = self._leases.get(number)
         if known is not None and (yield from self._fresh(known, 0.0)):
             return known
-        return (yield from self._grant(number, length, b""))
+        return (yield from self._grant(number, length, b"", attempt))
 
     def for_rest(self, name: str, attempt: str, rest: float) -> Steps[int]:
         """A lease that nobody renews; longer than asked for, if etcd has none so short."""
@@ -308,28 +312,36 @@ class Sessions:
         alive = yield from self._keep_alive([lease.id])
         return alive[lease.id]
 
-    def _grant(self, number: int, length: int, base: bytes) -> Steps[Lease]:
+    def _grant(self, number: int, length: int, base: bytes, attempt: str = "") -> Steps[Lease]:
+        """Ask for a lease: for keys below ``base`` that share it, or for an attempt by itself."""
         sent = clock.now()
-        self._asked.add(number)
+        self._asked[number] = sent + length
+        if attempt:
+            with self._mutex:
+                self._own.setdefault(attempt, set()).add(number)
         try:
             granted = wire.first(wire.read((yield wire.lease_grant(number, length))[0]), 3)
         except Refused as error:
             if not error.lease_is_there:
+                if not error.unknown:  # there is none, or (the server is full) one that keeps nothing alive
+                    self._asked.pop(number, None)
+                    self._disown(attempt, number)
                 raise
             # The answer to an earlier one was lost. Since when it runs is not known: it starts again now.
             sent = clock.now()
             if not (yield from self._keep_alive([number]))[number]:
-                return (yield from self._grant(number, length, base))
+                return (yield from self._grant(number, length, base, attempt))
             granted = wire.first(wire.read((yield wire.lease_time_to_live(number))[0]), 4)
         if granted > length:
-            yield wire.lease_revoke(number)
+            yield from self.revoke(number)
+            self._disown(attempt, number)
             raise StoreNotReady(
                 f"etcd keeps no lease shorter than {granted} s (that follows from its election timeout), so that "
                 f"a dead holder would not be replaced in time: ask for a ttl above {granted - 1} s"
             )
         lease = Lease(number, length, sent, base + b"f/%x" % number if base else b"")
         self._leases[number] = lease
-        self._asked.discard(number)
+        self._asked.pop(number, None)
         return lease
 
     # Renewing.
@@ -417,7 +429,7 @@ class Sessions:
                 raise
         if number in self._leases:
             self.lost(self._leases[number])
-        self._asked.discard(number)
+        self._asked.pop(number, None)
 
     def revoke_own(self, attempt: str) -> Steps[None]:
         for number in tuple(self._own.get(attempt, ())):
