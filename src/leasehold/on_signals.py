@@ -17,7 +17,7 @@ import time
 from . import policy
 from .bells import ThreadBell
 from .core import Core
-from .drain import drain
+from .drain import LOOK, drain
 from .errors import ShuttingDown
 from .log import ERROR, INFO, log
 from .typed import TYPE_CHECKING, Any
@@ -45,6 +45,7 @@ class Drain:
     def __init__(self, core: Core, grace: float) -> None:
         self.core = core
         self.grace = policy.seconds(grace, "grace", zero=True)
+        self.begun = False
         self.done = threading.Event()
 
     def begin(self) -> None:
@@ -95,6 +96,7 @@ class _Shutdown:
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}
         self.taking_part: list[Drain] = []
+        self.mutex = threading.Lock()  # whoever takes part before a drain is over is drained; not for the handler
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -107,12 +109,13 @@ class _Shutdown:
         self.bell = ThreadBell()
         self.thread: threading.Thread | None = None
         for each in self.taking_part:
-            each.done = threading.Event()
+            each.begun, each.done = False, threading.Event()
 
     def after_fork(self) -> None:
         """The parent's event loops do not run in the child, so what is to be drained in one would never be. If nothing
         is left that takes part, signals do in the child what they would do without us."""
         self.taking_part = [each for each in self.taking_part if each.loop is None]
+        self.mutex = threading.Lock()
         self.begin_anew()
         if not self.taking_part:
             self._restore()
@@ -120,11 +123,17 @@ class _Shutdown:
     def add(self, new: Drain) -> None:
         if threading.current_thread() is not threading.main_thread():
             raise ValueError("drain_on_signals() must be called in the main thread: only that can handle signals")
-        gone = [each for each in self.taking_part if each.core is new.core or each.core.closed or each.core.draining]
-        self.taking_part = [each for each in self.taking_part if each not in gone]
-        if self.over.is_set():
-            self.begin_anew()  # of those that are left: whoever closes a drained one must still see that it is done
-        self.taking_part.append(new)
+        with self.mutex:
+            if self.over.is_set():
+                self._end()  # if that is still to come, here it is: or it would be forgotten with the rest
+                self.taking_part = []  # before: whoever closes a drained one must still see that it is done
+                self.begin_anew()
+            same = next((each for each in self.taking_part if each.core is new.core), None)
+            if same is not None:  # one that a signal may just have begun: it cannot be exchanged for another
+                same.grace, same.loop = new.grace, new.loop
+            else:
+                left = [each for each in self.taking_part if not each.core.finished]
+                self.taking_part = [*left, new]
         self._start()
         for number in SIGNALS:
             before = signal.getsignal(number)
@@ -186,18 +195,11 @@ class _Shutdown:
         while not self.come:
             self.bell.wait(None)
         log(INFO, "%s: draining", self.come[0].name, event="signal")
-        for each in self.taking_part:
-            if each.core.finished:
-                each.done.set()
-                continue
-            try:
-                each.begin()
-            except Exception as error:  # no loop, or no new threads, because the interpreter exits: that gives back too
-                log(ERROR, "a drain could not begin", exc=error)
-                each.done.set()
-        for each in self.taking_part:
-            each.done.wait()
-        self.over.set()
+        while left := self._not_done():
+            for each in left:
+                if not each.begun:
+                    self._begin(each)
+            left[0].done.wait(LOOK)  # no longer: another may have come
         main = threading.main_thread()
         if self.ending is None or not main.is_alive():
             return
@@ -215,6 +217,27 @@ class _Shutdown:
             import _thread
 
             _thread.interrupt_main(self.come[0])
+
+    def _not_done(self) -> list[Drain]:
+        with self.mutex:
+            left = [each for each in self.taking_part if not each.done.is_set()]
+            if not left:
+                self.over.set()
+            return left
+
+    def _begin(self, each: Drain) -> None:
+        each.begun = True
+        if each.core.finished:
+            each.done.set()
+            return
+        each.core.signalled = each  # it may have come after the signal
+        if len(self.come) >= HURRY:
+            each.core.hurried = True
+        try:
+            each.begin()
+        except Exception as error:  # no loop, or no new threads, because the interpreter exits: that gives back too
+            log(ERROR, "a drain could not begin", exc=error)
+            each.done.set()
 
     def _end(self) -> None:
         ending, self.ending = self.ending, None

@@ -20,6 +20,8 @@ elif how == "together":
     take_for_one()
 locks = leasehold.connect(url, namespace=NAMESPACE)
 locks.drain_on_signals(grace=float(grace))
+if how == "again":
+    locks.drain_on_signals(grace=0)
 if how == "anew":  # it has outlived a drain
     try:
         signal.raise_signal(signal.SIGTERM)

@@ -19,6 +19,8 @@ elif how == "together":
 async def main() -> None:
     async with aio.connect(url, namespace=NAMESPACE) as locks:
         locks.drain_on_signals(grace=float(grace))
+        if how == "again":
+            locks.drain_on_signals(grace=0)
         tasks = start_tasks(locks, stubborn=how == "stubborn")
         if how == "returns":
             while locks._core.draining is None:  # noqa: ASYNC110

@@ -18,6 +18,7 @@ import pytest
 import leasehold
 import leasehold.on_signals
 from kinds.stores import STORES, open_store
+from leasehold.lease import DRAINED
 
 from .work import NAMES
 
@@ -326,6 +327,48 @@ async def main():
 asyncio.run(main())
 """,
 }
+NEWCOMER = {
+    "threads": """
+def draining(locks):
+    while locks._core.draining is None:
+        time.sleep(0.01)
+
+first, second = leasehold.connect("memory://"), leasehold.connect("memory://")
+leases = first.lock("one").acquire(), second.lock("two").acquire()
+first.drain_on_signals()
+os.kill(os.getpid(), signal.SIGTERM)
+draining(first)
+second.drain_on_signals()
+first.drain_on_signals()
+draining(second)
+print("draining", [lease.valid for lease in leases])
+os.kill(os.getpid(), signal.SIGTERM)
+second.close()
+first.close()
+""",
+    "asyncio": """
+async def draining(locks):
+    while locks._core.draining is None:
+        await asyncio.sleep(0.01)
+
+async def main():
+    global leases
+    first, second = aio.connect("memory://"), aio.connect("memory://")
+    leases = await first.lock("one").acquire(), await second.lock("two").acquire()
+    first.drain_on_signals()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await draining(first)
+    second.drain_on_signals()
+    first.drain_on_signals()
+    await draining(second)
+    print("draining", [lease.valid for lease in leases])
+    os.kill(os.getpid(), signal.SIGTERM)
+    await second.close()
+    await first.close()
+
+asyncio.run(main())
+""",
+}
 ENDING = """
 def end():
     print("ending", flush=True)
@@ -345,9 +388,9 @@ class Text:
     """A process that runs a text of these, and says where it is."""
 
     def __init__(self, text: str) -> None:
-        imports = "import asyncio, atexit, leasehold, leasehold.on_signals, sys, threading\nfrom leasehold import aio\n"
+        imports = "import asyncio, atexit, os, signal, sys, threading, time, leasehold, leasehold.on_signals"
         pipe = subprocess.PIPE
-        words = (sys.executable, "-c", imports + text)
+        words = (sys.executable, "-c", f"{imports}\nfrom leasehold import aio\n{text}")
         self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def signal_at(self, line: str, number: int) -> None:
@@ -376,6 +419,24 @@ def test_when_all_are_closed_signals_do_what_they_did(side: str, number: int) ->
     assert code == -number, errors
     assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT), errors
     assert "drain" not in errors
+
+
+@sides
+def test_who_asks_for_it_during_a_drain_is_drained_too(side: str) -> None:
+    """At once, and hurried like the others; to ask again changes nothing. Neither leaves a close that never ends."""
+    before = "signal.signal(signal.SIGTERM, lambda *_: None)\nleasehold.on_signals.TOGETHER = 0\n"
+    with Text(before + NEWCOMER[side] + "print(*{lease.lost_reason for lease in leases})") as process:
+        code, said, errors = process.ended()
+    assert (code, said) == (0, f"draining [True, True]\n{DRAINED}\n"), errors
+
+
+@sides
+def test_to_ask_again_changes_the_grace(service: Service, side: str) -> None:
+    service.at_long_work()
+    script(service, side, "again")
+    service.signal(signal.SIGTERM)
+    assert service.ended() == 0, service.errors
+    assert service.said("cut") == sorted(NAMES)
 
 
 def test_one_that_comes_together_with_another_does_not_cut_the_exit() -> None:
