@@ -87,6 +87,8 @@ class Policy(NamedTuple):
     wait: bool
     retries: int
     retry_by: str
+    ends: float | None = None
+    """When it has waited long enough, on the local clock; None: however long it takes."""
 
     def is_final(self, outcome: Outcome | None) -> bool:
         return outcome is not None and (outcome.ok or outcome.attempts > self.retries)
@@ -142,15 +144,37 @@ def ends_at(core: Core, timeout: float | None) -> float | None:
     return None if patience is None else core.now() + patience
 
 
-def outcomes(core: Core, name: str) -> Effects[dict[str, Outcome]]:
+def outcomes(core: Core, name: str, limit: float = policy.CALL_LIMIT) -> Effects[dict[str, Outcome]]:
     """What is recorded, by version."""
     core.check_open()
-    return load(name, (yield Run(core.store.read_note(name), policy.CALL_LIMIT)))
+    return load(name, (yield Run(core.store.read_note(name), limit)))
+
+
+def known(core: Core, name: str, waits: bool, ends: float | None) -> Effects[dict[str, Outcome]]:
+    """As ``outcomes``. For one who waits it is tried again, as long as an acquire would be, while the store is away."""
+    bell, pause, limit = core.new_bell(), RETRY, policy.CALL_LIMIT
+    failing_since: float | None = None
+    while True:
+        asked = core.now()
+        try:
+            return (yield from outcomes(core, name, limit))
+        except StoreUnavailable as error:
+            now = core.now()
+            if failing_since is None:
+                failing_since = asked
+                core.tell("unavailable", name, None, str(error))
+            out_of_time = now >= ends if ends is not None else now - failing_since >= policy.UNAVAILABLE_LIMIT
+            if out_of_time or not waits or core.draining is not None:
+                raise
+        yield Wait(bell, pause if ends is None else min(pause, ends - now))
+        pause = min(2 * pause, 2.0)
+        if ends is not None:
+            limit = min(policy.CALL_LIMIT, max(0.5, ends - core.now()))
 
 
 def look(core: Core, name: str, wanted: Policy) -> Effects[Outcome | None]:
     """What is recorded of the version. Raises TooManyOutcomes when nothing is, and nothing could be."""
-    recorded = yield from outcomes(core, name)
+    recorded = yield from known(core, name, wanted.wait, wanted.ends)
     found = recorded.get(wanted.version)
     if found is None and sum(len(version) + BARE_ROW for version in recorded) > LONGEST_NOTE - ROOM:
         raise TooManyOutcomes(
@@ -198,7 +222,7 @@ def record(core: Core, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Ou
 
 def forget(core: Core, lease: BaseLease, version: str | None) -> Effects[bool | None]:
     """Forget one version's outcome, or all: whether there was one. None when the lease has ended before that."""
-    recorded = yield from outcomes(core, lease.name)
+    recorded = yield from known(core, lease.name, True, None)
     left = {} if version is None else {key: value for key, value in recorded.items() if key != version}
     if len(left) == len(recorded):
         return False

@@ -31,28 +31,28 @@ class Once:
         function is cancelled. Raises AcquireTimeout when another is at it for longer than ``timeout`` (None: as long as
         it takes)."""
         checks.callback(function, "once", tasks=True)
-        core, wanted = self._core, self._policy
+        core = self._core
         core.bind()
-        ends = once.ends_at(core, timeout)
+        wanted = self._policy._replace(ends=once.ends_at(core, timeout))
         while True:
             outcome = await core.drive(once.look(core, self.name, wanted))
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
-            lease = await self._take(None if ends is None else max(0.0, ends - core.now()))
+            lease = await self._take(wanted)
             if lease is None:
                 return await core.drive(once.running(core, self.name, wanted))
             try:
-                outcome = await self._work(lease, function)
+                outcome = await self._work(lease, function, wanted)
             except LeaseLost:
                 outcome = None
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
 
-    async def _work(self, lease: Lease, function: Callable[[], Any]) -> once.Outcome | None:
-        core, wanted = self._core, self._policy
+    async def _work(self, lease: Lease, function: Callable[[], Any], wanted: once.Policy) -> once.Outcome | None:
+        core = self._core
         async with lease:
             outcome = await core.drive(once.look(core, self.name, wanted))
-            while not wanted.is_final(outcome):
+            while not wanted.is_final(outcome) and lease.valid:
                 with once.Call() as call:
                     result = function()
                     call.result = await result if inspect.isawaitable(result) else result
@@ -80,8 +80,10 @@ class Once:
             if forgotten is not None:
                 return forgotten
 
-    async def _take(self, timeout: float | None) -> Lease | None:
-        return await self._lock.acquire(timeout) if self._policy.wait else await self._lock.try_acquire()
+    async def _take(self, wanted: once.Policy) -> Lease | None:
+        if not wanted.wait:
+            return await self._lock.try_acquire()
+        return await self._lock.acquire(None if wanted.ends is None else max(0.0, wanted.ends - self._core.now()))
 
     def __repr__(self) -> str:
         return f"<leasehold.aio.Once {self.name!r} version {self._policy.version}>"

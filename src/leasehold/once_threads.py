@@ -28,18 +28,18 @@ class Once:
         ``leasehold.current()`` is the lease inside, whose token can fence what is written. Raises AcquireTimeout when
         another is at it for longer than ``timeout`` (None: as long as it takes)."""
         checks.callback(function, "once", tasks=False)
-        core, wanted = self._core, self._policy
-        ends = once.ends_at(core, timeout)
+        core = self._core
+        wanted = self._policy._replace(ends=once.ends_at(core, timeout))
         while True:
             outcome = core.drive(once.look(core, self.name, wanted))
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
-            lease = self._take(None if ends is None else max(0.0, ends - core.now()))
+            lease = self._take(wanted)
             if lease is None:
                 return core.drive(once.running(core, self.name, wanted))
             with lease:
                 outcome = core.drive(once.look(core, self.name, wanted))
-                while not wanted.is_final(outcome):
+                while not wanted.is_final(outcome) and lease.valid:
                     with once.Call() as call:
                         call.result = function()
                     checks.has_run(call.result, "the function of once", generators=True)
@@ -62,8 +62,10 @@ class Once:
             if forgotten is not None:
                 return forgotten
 
-    def _take(self, timeout: float | None) -> Lease | None:
-        return self._lock.acquire(timeout) if self._policy.wait else self._lock.try_acquire()
+    def _take(self, wanted: once.Policy) -> Lease | None:
+        if not wanted.wait:
+            return self._lock.try_acquire()
+        return self._lock.acquire(None if wanted.ends is None else max(0.0, wanted.ends - self._core.now()))
 
     def __repr__(self) -> str:
         return f"<leasehold.Once {self.name!r} version {self._policy.version}>"

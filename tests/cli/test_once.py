@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import time
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leasehold
+from leasehold.cli.once import Work
+from leasehold.cli.options import parse
+from leasehold.once import LONGEST_NOTE
+from leasehold.policy import UNAVAILABLE_LIMIT
+from leasehold.testing import faults
 
 from .shell import Shell, finish, until
 
@@ -72,6 +84,45 @@ def test_an_interruption_is_no_outcome(shell: Shell) -> None:
     assert finish(first).returncode == 128 + signal.SIGTERM
     assert shell.locks.once("x").outcome() is None
     assert shell.do("once", "x", "true").returncode == 0
+
+
+def test_a_store_that_is_away_is_waited_for(shell: Shell) -> None:
+    """As ``run`` does: a container may start before its database."""
+    network = faults.install(shell.locks)
+    for words, reads in ((("--timeout", "60s"), 3), ((), 3), (("--no-wait",), 1)):
+        before = network.calls["read_note"]
+        network.lose_request("read_note", times=2)
+        work = Work(parse(["once", "x", *words, "true"]), shell.locks)
+        if reads == 1:
+            with pytest.raises(leasehold.StoreUnavailable):
+                work.settled()
+        else:
+            assert work.settled() is None
+        assert network.calls["read_note"] - before == reads
+
+
+def test_under_its_lease_it_does_not_wait_until_that_has_ended(shell: Shell) -> None:
+    network = faults.install(shell.locks)
+    work = Work(parse(["once", "x", "true"]), shell.locks)
+    with shell.locks.lock("x", ttl=4):
+        network.lose_request("read_note")
+        begun = time.monotonic()
+        with pytest.raises(leasehold.StoreUnavailable):
+            work.settled()
+        assert time.monotonic() - begun < UNAVAILABLE_LIMIT / 2
+
+
+def test_what_could_not_be_recorded_is_not_run(shell: Shell) -> None:
+    note: dict[str, Any] = {f"{number}{'v' * 50}": ["done", 1] for number in range(LONGEST_NOTE // 70)}
+    core = shell.locks._core
+    with shell.locks.lock("x") as lease:
+        text = json.dumps({"format": 1, "outcomes": note}, separators=(",", ":"))
+        assert core.driver.run(core.store.write_note("x", lease._claim.attempt, lease.token, text), 5.0)
+    done = shell.do("once", "x", "--version", "new", "--", "touch", "ran")
+    assert (done.returncode, done.stderr.count("\n")) == (78, 1), done.stderr
+    assert "no room for another: forget old ones" in done.stderr
+    assert not (shell.folder / "ran").exists()
+    assert shell.locks.inspect("x") is None
 
 
 def test_wrong_usage(shell: Shell) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ import leasehold
 from leasehold import aio
 from leasehold.errors import StoreNotReady
 from leasehold.once import LONGEST_NOTE, Outcome, TooManyOutcomes, dump, load, write
+from leasehold.testing import faults
 
 versions = st.integers(1, 3)
 
@@ -269,3 +271,84 @@ def test_a_shutdown_in_the_middle_is_no_failure_of_the_work() -> None:
             locks.once(name).run(work)
         outcome = other.once(name).run(lambda: "done")
         assert (outcome.ran, outcome.result, outcome.attempts) == (True, "done", 1)
+
+
+class Side:
+    """A ``once`` of threads or of tasks, used alike, behind a network that can lose what it asks."""
+
+    def __init__(self, side: str, **options: Any) -> None:
+        self.threads = side == "threads"
+        self.locks: Any = (leasehold if self.threads else aio).connect(f"memory://{uuid.uuid4().hex}")
+        self.network = faults.install(self.locks)
+        self.once: Any = self.locks.once("x", **options)
+
+    def when_had(self, do: Callable[[Any], object]) -> None:
+        """Call ``do(lease)`` as soon as there is a lease."""
+        core = self.locks._core
+        add = core.add
+
+        def added(lease: Any) -> None:
+            add(lease)
+            do(lease)
+
+        core.add = added
+
+    async def call(self, function: Any, *args: Any) -> Any:
+        return await (asyncio.to_thread(function, *args) if self.threads else function(*args))
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def side(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+async def test_reads_that_got_lost_are_tried_again(side: str, timeout: float | None) -> None:
+    """By whoever waits: before it stands for the lease, when it has it, and when it forgets what was done."""
+    there = Side(side)
+    there.network.lose_request("read_note", times=2)
+    there.when_had(lambda lease: there.network.lose_answer("read_note", times=1))
+    outcome = await there.call(there.once.run, lambda: "done", timeout)
+    assert (outcome.result, outcome.ran) == ("done", True)
+    there.network.lose_request("read_note", times=1)
+    assert not (await there.call(there.once.run, lambda: "again", timeout)).ran
+    assert await there.call(there.once.forget)
+    await there.call(there.locks.close)
+
+
+@pytest.mark.parametrize(("options", "timeout"), [({"wait": False}, None), ({}, 0)])
+async def test_who_does_not_wait_does_not_wait_for_the_store(side: str, options: Any, timeout: float | None) -> None:
+    there = Side(side, **options)
+    there.network.lose_request("read_note")
+    with pytest.raises(leasehold.StoreUnavailable):
+        await there.call(there.once.run, lambda: "done", timeout)
+    assert there.network.calls["read_note"] == 1
+    await there.call(there.locks.close)
+
+
+@pytest.mark.parametrize("timeout", [None, 0.5])
+async def test_reads_are_not_tried_for_ever(side: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as an acquire would be: until the timeout, without one for a time of unbroken failure."""
+    monkeypatch.setattr("leasehold.policy.UNAVAILABLE_LIMIT", 0.5)
+    there = Side(side)
+    there.network.lose_request("read_note")
+    with pytest.raises(leasehold.StoreUnavailable):
+        await there.call(there.once.run, lambda: "done", timeout)
+    assert there.network.calls["acquire"] == 0
+    await there.call(there.locks.close)
+
+
+async def test_a_lease_that_was_lost_while_nothing_could_be_read_is_not_used(side: str) -> None:
+    there = Side(side)
+    tokens: list[int] = []
+
+    def lose_the_first(lease: Any) -> None:
+        if there.network.calls["acquire"] == 1:
+            there.network.lose_request("read_note", times=1)
+            there.locks._core.lose(lease, "as its keeper would hear")
+
+    there.when_had(lose_the_first)
+    outcome = await there.call(there.once.run, lambda: tokens.append(leasehold.current().token))
+    assert (outcome.ran, [outcome.token]) == (True, tokens)
+    assert there.network.calls["acquire"] > 1
+    await there.call(there.locks.close)

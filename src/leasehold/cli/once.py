@@ -6,7 +6,8 @@ import signal
 import time
 from datetime import UTC, datetime
 
-from ..once import Policy, Ran, record
+from ..errors import StoreNotReady
+from ..once import Policy, Ran, TooManyOutcomes, ends_at, look, record
 from ..typed import TYPE_CHECKING
 from .say import local, say
 from .store import checked
@@ -27,13 +28,21 @@ class Work:
         self._once = checked(locks.once, options.name, version=options.work_version, retries=options.retries)
         self._core = locks._core
         self._policy: Policy = self._once._policy
+        self._timeout = 0.0 if options.no_wait else options.timeout
         self._begun = time.monotonic()
 
     def settled(self) -> int | None:
         """The exit code if there is nothing left to do."""
-        self._begun = time.monotonic()
-        outcome = self._once.outcome()
+        core, ends = self._core, ends_at(self._core, self._timeout)
+        for lease in core.held():  # COMMAND must not begin when its lease has ended over this
+            halfway = core.now() + lease.remaining / 2
+            ends = halfway if ends is None else min(ends, halfway)
+        try:
+            outcome = core.drive(look(core, self._once.name, self._policy._replace(ends=ends)))
+        except TooManyOutcomes as error:
+            raise StoreNotReady(str(error)) from error
         if outcome is None or not self._policy.is_final(outcome):
+            self._begun = time.monotonic()
             return None
         what = "was done" if outcome.ok else f"has failed ({outcome.error})"
         who = f", by {outcome.owner}, {local(outcome.finished)}" if outcome.finished else ", long ago"
