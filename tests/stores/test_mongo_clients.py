@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +23,9 @@ from mongo_sent import Sent
 from pymongo.server_api import ServerApi
 
 import leasehold
+from leasehold import aio
 from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb import tasks as mongo_tasks
 from leasehold.stores.mongodb.admin import doctor, init
 
 pytestmark = pytest.mark.server
@@ -175,3 +182,84 @@ def test_names_with_a_prefix_are_read_by_the_key_alone(url: str) -> None:
         assert plan["executionStats"]["totalKeysExamined"] <= len(names) + 1
         for lease in held:
             lease.release()
+
+
+def test_a_new_loop_closes_the_connections_of_the_last(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As with one ``asyncio.run`` after another, or a loop per test."""
+    locks = aio.connect(url)
+    left_behind = len(mongo_tasks._left_behind)
+
+    async def use() -> None:
+        async with locks.lock("name"):
+            assert await locks.lock("name").try_acquire() is None
+
+    files = []
+    for _ in range(6):
+        asyncio.run(use())
+        gc.collect()  # what is wrong with the last client shows here
+        files.append(len(os.listdir("/proc/self/fd")))
+    assert min(files[3:]) <= files[0] + 1  # what others of this process open for a moment is not there each time
+    asyncio.run(locks.close())
+    assert len(mongo_tasks._left_behind) == left_behind
+    assert [each for each in caplog.records if each.name == "asyncio" and each.levelname != "DEBUG"] == []
+
+
+def test_a_pymongo_that_is_different_inside_works_in_a_new_loop_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(mongo_tasks, "_left_behind", kept)
+    locks = aio.connect(url)
+
+    async def use() -> None:
+        async with locks.lock("name"):
+            pass
+
+    asyncio.run(use())
+    with monkeypatch.context() as patch:
+        patch.setattr(mongo_tasks, "_close_socket", lambda line: line.no_such_thing)
+        asyncio.run(use())
+    assert len(kept) == 1
+    assert mongo_tasks._drop(kept[0], kept[0]._loop)
+    asyncio.run(locks.close())
+
+
+@pytest.mark.parametrize("by", ["its user", "leasehold"])
+def test_an_async_client_of_another_loop(url: str, by: str) -> None:
+    """pymongo itself has a bare RuntimeError for it."""
+    client = pymongo.AsyncMongoClient[Any](url, connect=False)
+    locks = aio.connect(client)
+
+    async def first() -> None:
+        if by == "leasehold":
+            async with locks.lock("name"):
+                pass
+        else:
+            await client.admin.command("ping")
+        await client.close()  # in the one loop that can
+
+    async def second() -> None:
+        with pytest.raises(leasehold.StoreNotReady, match="make a client and a Locks in this one"):
+            await locks.lock("name").acquire()
+        assert not await locks._core.driver.listen("attempt", None)
+        await locks.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_a_loop_ends_though_pymongo_swallows_that_the_listener_was_cancelled(url: str) -> None:
+    """It does so while it sends. In a process of its own, which can be ended if it hangs."""
+    code = """
+import asyncio, sys
+from leasehold import aio
+
+locks = aio.connect(sys.argv[1])
+
+async def use():
+    async with locks.lock("name"):
+        await locks.lock("name").try_acquire()
+
+for _ in range(25):
+    asyncio.run(use())
+asyncio.run(locks.close())
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", code, url], check=True, timeout=100)

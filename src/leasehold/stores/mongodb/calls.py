@@ -23,7 +23,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from ... import clock
-from ...errors import StoreUnavailable
+from ...errors import StoreError, StoreUnavailable
 from ...log import INFO, WARNING, log
 from ...protocol import Grant, Steps
 from . import link as mongo_link
@@ -178,8 +178,8 @@ class Listener:
         """Listen until it is stopped, in the best way that is allowed."""
         try:
             access = self._open()
-        except StoreUnavailable:
-            return
+        except StoreError:
+            return  # closed, or a client of another event loop
         if not access.take_connection():
             self._refuse("this client has no connection to spare: see its maxPoolSize")
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextvars import Context
 from inspect import getgeneratorlocals
 from typing import Any
@@ -12,18 +13,19 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from ... import clock
-from ...errors import StoreUnavailable
+from ...errors import StoreNotReady, StoreUnavailable
+from ...log import DEBUG, log
 from ...protocol import Ask, Busy, Steps, T, await_steps
 from ..waiting import Wake
 from .calls import Listener, Pause
 from .lanes import Lane
-from .link import CLOSING, Link, is_race, translate
+from .link import CLOSING, Access, Link, is_race, translate
 from .requests import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
 from .threads import MongoThreads
 from .waiting import Waiters
 
 _left_behind: list[Any] = []
-"""Clients of a parent process or of a closed loop: neither used nor closed nor collected here."""
+"""Clients of a parent process, or of a loop that was closed with tasks in it: neither used nor collected here."""
 
 
 async def _take_turn(lane: Lane, limit: float) -> None:
@@ -47,6 +49,54 @@ def _name_of(steps: Steps[Any]) -> str | None:
     return name if isinstance(name, str) else None
 
 
+async def _until_cancelled(work: Coroutine[Any, Any, None]) -> None:
+    """Do it in a task that is cancelled until it has ended: pymongo may swallow that while it sends, and then waits
+    for an answer, as long as no call comes. A loop could not end meanwhile."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait({task})
+    finally:
+        if not task.cancelling():
+            task.cancel()
+        while not task.done():
+            await asyncio.wait({task}, timeout=0.2)  # to let it clean up
+            task.cancel()
+    task.result()
+
+
+def _drop(client: Any, loop: asyncio.AbstractEventLoop) -> bool:
+    """Close the sockets of a client whose loop is gone: pymongo itself would await that, in this loop.
+
+    False if the client must not be collected either."""
+    try:
+        servers = [] if client._topology is None else client._topology._servers.values()
+        for server in servers:
+            monitor = server._monitor
+            for pool in (server.pool, monitor._pool, monitor._rtt_monitor._pool):
+                for connection in pool.conns:
+                    _close_socket(connection.conn)
+        client._closed = True  # or it complains when it is collected
+    except Exception as error:  # a pymongo that is different inside: no reason for the caller to fail
+        log(DEBUG, "connections of a closed event loop are left open: %r", error)
+        return False
+    # A loop that was closed without cancelling its tasks has pymongo's among them, which complain when collected.
+    return not asyncio.all_tasks(loop)
+
+
+def _close_socket(line: Any) -> None:
+    if not hasattr(line, "get_conn"):
+        line.close()  # before pymongo 4.12 it is the socket
+        return
+    # The transport would ask its loop to close it; TLS is a transport on top of another.
+    transport = line.get_conn.transport
+    if (tls := getattr(transport, "_ssl_protocol", None)) is not None:
+        transport._closed = True
+        transport = tls._transport
+    if (socket := getattr(transport, "_sock", None)) is not None:
+        transport._sock, transport._closing = None, True
+        socket.close()
+
+
 class MongoTasks(Listener):
     client = AsyncMongoClient
     semaphore = asyncio.Semaphore
@@ -59,6 +109,16 @@ class MongoTasks(Listener):
         super()._reset()
         self._cancelled: dict[asyncio.Task[Any], str | None] = {}  # under way, and what each is about
         self._listener: asyncio.Task[None] | None = None
+
+    def _open(self) -> Access:
+        access = super()._open()
+        self._loop = asyncio.get_running_loop()
+        if getattr(access.client, "_loop", None) not in (None, self._loop):
+            raise StoreNotReady(
+                f"{self._link.where}: this AsyncMongoClient was used in another event loop, and pymongo's work in one "
+                "alone: make a client and a Locks in this one"
+            )
+        return access
 
     async def run(self, steps: Steps[T], limit: float) -> T:
         """In a task and a context of its own: cancelling the caller does not tear the connection, and a
@@ -136,7 +196,7 @@ class MongoTasks(Listener):
             return False
         self._listening.add(attempt)
         if self._listener is None and not self._stopped:
-            hear = await_steps(self._hear(), self._act)
+            hear = _until_cancelled(await_steps(self._hear(), self._act))
             self._listener = asyncio.get_running_loop().create_task(hear, context=Context())
         return self._hears(attempt)
 
@@ -155,7 +215,10 @@ class MongoTasks(Listener):
                 await self._access.client.close()
 
     def new_loop(self) -> None:
-        self.after_fork()
+        if self._access is not None and self._link.client is None and _drop(self._access.client, self._loop):
+            self._reset()
+        else:
+            self.after_fork()
 
     def after_fork(self) -> None:
         if self._access is not None and self._link.client is None:
