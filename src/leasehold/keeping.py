@@ -25,7 +25,10 @@ TIDY_LIMIT = 0.5
 def keep(core: Core, bell: Bell) -> Effects[None]:
     """The keeper: renew what is due, settle what is open, sleep until the next is due. Ends when ``closed``."""
     tidy_at = core.now()
-    yield Listen("", None)  # for news of what is held
+    try:
+        yield Listen("", None)  # for news of what is held
+    except Exception as error:  # it learns of them when it renews
+        log(ERROR, "the keeper cannot listen, and goes on: %s", error, exc=error)
     while core.closed is None and not (core.dropped and not core.leases):
         try:
             yield from _renew_due(core)

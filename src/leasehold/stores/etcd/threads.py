@@ -10,6 +10,7 @@ from ... import clock
 from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T, run_steps
+from ..listening import start_thread
 from .errors import DRIVER_ERRORS, Refused, translate
 from .store import EtcdStore
 from .watches import Watches
@@ -91,8 +92,7 @@ class EtcdThreads:
         if self._thread is None:
             with self._mutex:
                 if self._thread is None and not self._closed.is_set():
-                    self._thread = threading.Thread(target=self._listen, name="leasehold-etcd", daemon=True)
-                    self._thread.start()
+                    self._thread = start_thread(self._listen, "leasehold-etcd")
         with self._mutex:
             ear = self._ear
             if ear is None:

@@ -14,6 +14,7 @@ from ...bells import ThreadBell
 from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Grant, Steps, T
+from ..listening import start_thread
 from ..waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
@@ -116,8 +117,7 @@ class RedisThreads:
         if self._thread is None:
             with self._mutex:
                 if self._thread is None and not self._closed.is_set():
-                    self._thread = threading.Thread(target=self._listen, name="leasehold-redis", daemon=True)
-                    self._thread.start()
+                    self._thread = start_thread(self._listen, "leasehold-redis")
         return self._up
 
     def forget(self, attempt: str) -> None:

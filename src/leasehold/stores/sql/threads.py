@@ -11,6 +11,7 @@ from ... import clock
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, ERROR, log
 from ...protocol import ALL, Busy, Steps, T
+from ..listening import start_thread
 from .dialect import Hint, Result, Statement
 from .session import (
     POOL_SIZE,
@@ -216,11 +217,17 @@ class SqlThreads:
             if self._closed.is_set():
                 return False
             if self._thread is None:
-                self._listener = self._make_listener(self.session)
+                try:
+                    self._listener = self._make_listener(self.session)
+                except OSError:  # the process can open no more files
+                    return False
                 if self._listener is None:
                     return False
-                self._thread = threading.Thread(target=self._listen, name="leasehold-sql", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._listen, "leasehold-sql")
+                if self._thread is None:
+                    self._listener.close()
+                    self._listener = None
+                    return False
         listener = self._listener
         if attempt and listener is not None:
             self._settled.wait(READY_WITHIN)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 
 from ...protocol import Busy, Steps, T
 from ..fifo import POKE
+from ..listening import start_thread
 from .store import Database
 
 LOG_LEFT = 512 * 1024
@@ -54,8 +55,9 @@ class SqliteThreads:
                 return False
             changed = self._watch(attempt, sessions)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._listen, name="leasehold-sqlite", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._listen, "leasehold-sqlite")
+                if self._thread is None:
+                    return False
             elif changed:
                 bell.poke()
         return busy is None or bell.can_be_rung()

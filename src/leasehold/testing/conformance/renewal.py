@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -53,6 +54,43 @@ def test_renewal_keeps_a_lease(scene: Scene) -> None:
         if lease.let_go():
             break
     assert locks.metrics().renewals >= 3
+
+
+LISTENERS = {f"leasehold-{store}" for store in ("etcd", "mongodb", "redis", "sql", "sqlite")}
+
+
+@pytest.mark.parametrize("error", [None, OSError("too many open files")])
+def test_who_cannot_listen_keeps_its_lease_and_waits(
+    threads: Scene, monkeypatch: pytest.MonkeyPatch, error: OSError | None
+) -> None:
+    """L3, L5: in a process that can have no more threads, or whose driver fails over it, leases are renewed as ever."""
+    start = threading.Thread.start
+
+    def none_to_be_had(thread: threading.Thread) -> None:
+        if thread.name in LISTENERS:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    locks, other, name = threads.connect(ttl=30), threads.connect(ttl=30), threads.name()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", none_to_be_had)
+        if error is not None:
+            patch.setattr(locks.real._core.driver, "listen", _raises(error))
+        lease = locks.lock(name, renew_every=0.1).acquire()
+        eventually(lambda: locks.real.counters().renewals >= 2, what="it is renewed")
+        assert lease.valid or lease.ran_out()
+        waiting = other.lock(name).start()
+        threads.until_waiting(name)
+        lease.let_go()
+        waiting.lease().let_go()
+    threads.until_free(name)
+
+
+def _raises(error: OSError) -> Callable[..., bool]:
+    def listen(*_: object) -> bool:
+        raise error
+
+    return listen
 
 
 @pytest.mark.slow
