@@ -44,7 +44,7 @@ class TooManyOutcomes(LeaseholdError):
 
 
 class Outcome(NamedTuple):
-    """What became of the work of one version. The same for everybody who asks, but for ``ran``."""
+    """What became of the work of one version. The same for everybody who asks, but for ``ran`` and ``result``."""
 
     name: str
     version: str
@@ -60,7 +60,8 @@ class Outcome(NamedTuple):
     attempts: int
     """How often it has been tried, not counting those who died in the middle."""
     result: Any
-    """What it returned, if that is JSON of up to 16 kB; else None."""
+    """What it returned. Whoever has run it (``ran``) has just that; the others what was recorded of it as JSON: tuples
+    are lists, keys are text, and it is None if it is not JSON of up to 16 kB."""
     ran: bool
     """Whether this very call has run it to this end."""
 
@@ -75,7 +76,7 @@ class Outcome(NamedTuple):
         return self
 
     def as_dict(self) -> dict[str, Any]:
-        """The record with its times as ISO 8601 text, ready for JSON."""
+        """The record with its times as ISO 8601 text: ready for JSON, if the result is."""
         moments = {"started": self.started, "finished": self.finished}
         return {**self._asdict(), **{key: moment and moment.isoformat() for key, moment in moments.items()}}
 
