@@ -366,9 +366,9 @@ class Link:
 
     def _touch(self, session: Session, now: float) -> float:
         """Show the session's server that we live; drop the connection if it does not answer."""
-        if session.over:
-            return float("inf")
         span = (session.agreed or session.timeout) / TOUCHES
+        if not session.up and session.over:
+            return float("inf")
         if not session.up:  # a server that hangs would be waited for until the session is nearly over: try the next
             trying = getattr(session.client._connection, "_socket", None)
             if trying is not session.trying:
