@@ -63,6 +63,7 @@ class Asking(Placing):
     def _ask_again(self, ask: Ask, stake: Stake, started: float) -> Steps[Reply | None]:
         """Find what was given, or keep the place. None: there is nothing any more, so start over."""
         yield from self._up(stake.session)
+        yield from self._clock(stake.session)
         calls = [children(stake.parent)]
         if stake.next and stake.called and stake.path and stake.version and not stake.held:
             stake.hasty = True  # it seems to be our turn: claim it along with the look, which costs a round trip less

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from ...errors import StoreNotReady, StoreUnavailable
 from ...protocol import Holding, Steps
@@ -12,7 +12,7 @@ from ...typed import Any
 from . import nodes
 from .link import Link
 from .nodes import Node, Rest, View, view
-from .requests import Calls, Up, children, create, get, sync
+from .requests import Calls, Up, children, create, get, put, sync
 from .session import Session
 from .stake import Stake
 
@@ -93,12 +93,29 @@ class Reading:
             if not (yield from self._make(session, above)):
                 return False
 
+    def _clock(self, session: Session) -> Steps[None]:
+        """To be done before the leader's clock is used: only a write tells what it is, and this ``Locks`` may not have
+        made one yet. Whoever may not write has to believe in its own."""
+        if self.link.sample is not None:
+            return
+        try:
+            [stat] = yield Calls(session, (put(self._root(session), b"", -1),))
+        except StoreNotReady as error:
+            if not isinstance(error.__cause__, NoAuthError):
+                raise
+            self.link.saw(self.link.leader_ms())
+        else:
+            if not isinstance(stat, NoNodeError):  # else there is nothing yet that it could matter to
+                self.link.saw(stat.mtime)
+
     def _view(self, session: Session, parent: str) -> Steps[View]:
+        yield from self._clock(session)
         _, there = yield Calls(session, (sync(parent), children(parent)))
         return view([] if isinstance(there, NoNodeError) else there, self.link.leader_ms())
 
     def _holdings(self, session: Session, names: Iterable[str]) -> Steps[list[Holding]]:
         names = list(names)
+        yield from self._clock(session)
         _, *listings = yield Calls(
             session, [sync(self.space), *(children(self._parent(session, name)) for name in names)]
         )

@@ -77,6 +77,7 @@ class Several(Asking):
 
     def _refuse(self, session: Session, asks: Sequence[Ask]) -> Steps[Refusal | None]:
         """Who is in the way; None when that is nobody any more."""
+        yield from self._clock(session)
         parents = [self._parent(session, ask.name) for ask in asks]
         _, *listings = yield Calls(session, (sync(self.space), *map(children, parents)))
         for place, (ask, parent, there) in enumerate(zip(asks, parents, listings, strict=True)):

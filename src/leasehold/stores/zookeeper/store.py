@@ -117,6 +117,7 @@ class ZooKeeperStore(Renewing):
             yield from self.tidy_names(session, [f"{bucket}/{name}" for name in names[:TIDIED]])
 
     def tidy_names(self, session: Session, paths: Sequence[str]) -> Steps[None]:
+        yield from self._clock(session)
         stats = yield Calls(session, [exists(path) for path in paths])
         old = self.link.leader_ms() - OLD
         empty = [p for p, stat in zip(paths, stats, strict=True) if stat and not stat.numChildren and stat.ctime < old]
