@@ -25,6 +25,7 @@ from leasehold.findings import ERROR, OK, WARNING, Finding
 from leasehold.protocol import Ask, Missing, Renewal
 from leasehold.stores.zookeeper import link as zk_link
 from leasehold.stores.zookeeper import nodes
+from leasehold.stores.zookeeper import store as zk_store
 from leasehold.stores.zookeeper import threads as zk_threads
 from leasehold.stores.zookeeper.doctor import doctor
 from leasehold.stores.zookeeper.requests import Multi
@@ -668,6 +669,30 @@ def test_names_that_nobody_uses_are_tidied_up(
     assert again.token > first.token
     assert again.release()
     assert held.release()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_tidying_goes_on_where_it_was(
+    connect: Callable[..., leasehold.Locks], client: KazooClient, monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    """Behind those that are in use, in the next bucket too, and the next time if there was no time."""
+    monkeypatch.setattr(zk_store, "TIDIED", 3)
+    monkeypatch.setattr(zk_store, "TIDYING", 60.0 if at_once else 0.0, raising=False)
+    locks = connect()
+    assert locks.inspect("x") is None
+    store: Any = locks._core.store
+    root = store.link.sessions[0].root
+    used = [f"{root}/ff/a{number}" for number in range(4)]
+    free = [f"{root}/{bucket}/{name}" for bucket in ("ff", "00") for name in ("b", "c", "d", "e")]
+    for path in (*free, *(f"{path}/child" for path in used)):
+        client.ensure_path(path)
+    store.link.saw(store.link.leader_ms() + OLD + 60_000)
+    store._tidied = (255, "")
+    for _ in range(1 if at_once else 5):
+        assert any(map(client.exists, free))
+        locks._core.driver.run(store.tidy(), 60.0)  # type: ignore[attr-defined]
+    assert not any(map(client.exists, free))
+    assert all(map(client.exists, used))
 
 
 def test_only_one_who_has_not_claimed_is_taken_for_dead(connect: Callable[..., leasehold.Locks]) -> None:

@@ -14,12 +14,16 @@ from ... import clock
 from ...protocol import SECOND, Steps
 from ...typed import Any
 from . import nodes
+from .link import Link
 from .renewing import Renewing
 from .requests import Call, Calls, Multi, children, delete, exists, get, put
 from .session import Session
 from .stake import Stake
 
 TIDIED = 200
+"""Names that are looked at together."""
+TIDYING = 0.25
+"""How long tidying goes on while it finds something to remove. The keeper allows half a second, for all stores."""
 OLD = 24 * 3600 * 1000
 
 
@@ -29,6 +33,11 @@ class ZooKeeperStore(Renewing):
     scheme = "zookeeper"
     fair = True
     lacks: Mapping[str, str] = {}
+
+    def __init__(self, link: Link, namespace: str) -> None:
+        super().__init__(link, namespace)
+        self._tidied = (int(clock.now() * 1000) % nodes.BUCKETS, "")
+        """In which bucket to go on, and behind which name. Each ``Locks`` begins somewhere else."""
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
         stake = self.link.find(attempt)
@@ -109,19 +118,30 @@ class ZooKeeperStore(Renewing):
                 return (yield from self._still_held(stake))
 
     def tidy(self) -> Steps[None]:
-        """Remove some nodes of names that nobody has used for a day. No token rests on them."""
-        session = yield from self._session(None)
-        bucket = f"{self._root(session)}/{int(clock.now() * 1000) % nodes.BUCKETS:02x}"
-        [names] = yield Calls(session, (children(bucket),))
-        if not isinstance(names, Exception):
-            yield from self.tidy_names(session, [f"{bucket}/{name}" for name in names[:TIDIED]])
+        """Remove some nodes of names that nobody has used for a day. No token rests on them.
 
-    def tidy_names(self, session: Session, paths: Sequence[str]) -> Steps[None]:
+        One bucket, and the next if there was something to remove; where time runs out, it goes on the next time."""
+        session = yield from self._session(None)
+        ends = clock.now() + TIDYING
+        while True:
+            bucket, after = self._tidied
+            above = f"{self._root(session)}/{bucket:02x}"
+            [names] = yield Calls(session, (children(above),))
+            there = [] if isinstance(names, Exception) else sorted(name for name in names if name > after)
+            found = yield from self.tidy_names(session, [f"{above}/{name}" for name in there[:TIDIED]])
+            unfinished = len(there) > TIDIED
+            self._tidied = (bucket, there[TIDIED - 1]) if unfinished else ((bucket + 1) % nodes.BUCKETS, "")
+            if not (unfinished or found) or clock.now() >= ends:
+                return
+
+    def tidy_names(self, session: Session, paths: Sequence[str]) -> Steps[int]:
+        """How many were to be removed."""
         yield from self._clock(session)
         stats = yield Calls(session, [exists(path) for path in paths])
         old = self.link.leader_ms() - OLD
         empty = [p for p, stat in zip(paths, stats, strict=True) if stat and not stat.numChildren and stat.ctime < old]
         yield Calls(session, [delete(path) for path in empty])  # one that is in use again is not empty: refused
+        return len(empty)
 
     def _still_held(self, stake: Stake) -> Steps[bool]:
         """Whether the stake is as we left it, by the leader's word."""
