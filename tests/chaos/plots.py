@@ -80,7 +80,7 @@ def main() -> None:
     shown = runs.get("redis", next(iter(runs.values())))
     timeline(axes, next(run.records for run in shown if not run.calm))
     figure.savefig(folder / "chaos-timeline.svg", metadata={"Date": None})
-    times = {store: latencies([each for run in of_it for each in run.records]) for store, of_it in runs.items()}
+    times = {store: latencies([each for run in of_it for each in run.apart()]) for store, of_it in runs.items()}
     figure, both = pyplot.subplots(1, 2, figsize=(9, 4.2), layout="constrained")
     strips(
         both[0], {store: each["takeover"] for store, each in times.items()}, 0.25, "takeover after a kill, less the ttl"

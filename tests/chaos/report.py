@@ -10,7 +10,7 @@ from typing import Any
 from leasehold.testing.history import Record, Violation, load
 
 from .judging import hits, judged, latencies, steps_seen
-from .stores import NOTHING, STORES, Goals, setup_of
+from .stores import NOTHING, STORES, Goals, Setup, setup_of
 
 
 def counts(records: list[Record], calm: bool) -> Goals:
@@ -65,16 +65,36 @@ def row(
     }
 
 
-def matrix(shown: dict[str, Goals]) -> str:
-    """What was shown of each store against what a full run has to show; below it what is missing."""
+TAKEOVER, LOSS = 0.25, 0.05
+"""How late after the ttl a killed holder is to be replaced, and after its deadline a loss to be told, in seconds."""
+
+
+def too_slow(store: str, records: list[Record]) -> list[str]:
+    """Which of the goals of time were missed. A clock that is set moves expiries with it: it has none for takeovers."""
+    setup, times = setup_of(store), latencies(records)
+    bound = setup.late if setup.late != Setup().late else TAKEOVER  # etcd and ZooKeeper have one of their own
+    missed = []
+    if times["takeover"] and not setup.by_clock and times["takeover"][-1] > bound:
+        missed.append(f"a takeover {times['takeover'][-1] * 1000:.0f} ms after the ttl (goal {bound * 1000:.0f})")
+    if times["loss"] and (late := at_share(times["loss"], 0.99)) > LOSS:
+        missed.append(f"p99 of losses told {late * 1000:.0f} ms after the deadline (goal {LOSS * 1000:.0f})")
+    return missed
+
+
+def matrix(shown: dict[str, Goals], slow: dict[str, list[str]]) -> str:
+    """What was shown of each store against what a full run has to show; below it what is missing or was too slow."""
     lines, short = [], []
     for store, count in shown.items():
         goals = setup_of(store).goals
         cells = [f"{had} / {goal}" if goal else "-" for had, goal in zip(count, goals, strict=True)]
         lack = [f"{each} {key}" for key, each in missing(goals, count)._asdict().items() if each]
-        lines.append({"store": store, **dict(zip(Goals._fields, cells, strict=True)), "met": "no" if lack else "yes"})
+        late = slow.get(store, [])
+        lines.append(
+            {"store": store, **dict(zip(Goals._fields, cells, strict=True)), "met": "no" if lack or late else "yes"}
+        )
         if lack:
             short.append(f"not met: {store} lacks {', '.join(lack)}")
+        short += [f"not met: {store}: {each}" for each in late]
     absent = [store for store in STORES if store not in shown]
     if absent:
         short.append(f"not met: nothing is kept of {', '.join(absent)}")
@@ -84,8 +104,11 @@ def matrix(shown: dict[str, Goals]) -> str:
 def spread(values: list[float], top: float) -> str:
     if not values:
         return "-"
-    at = [values[min(len(values) - 1, int(len(values) * share))] * 1000 for share in (0.5, top)]
-    return f"{at[0]:.0f} / {at[1]:.0f} ({len(values)})"
+    return f"{at_share(values, 0.5) * 1000:.0f} / {at_share(values, top) * 1000:.0f} ({len(values)})"
+
+
+def at_share(values: list[float], share: float) -> float:
+    return values[min(len(values) - 1, int(len(values) * share))]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -117,6 +140,10 @@ class Run:
         old = self.folder / "commit"
         return str(self.notes.get("commit") or (old.read_text() if old.exists() else "unknown"))
 
+    def apart(self) -> list[Record]:
+        """Its records with names that no other run has: its tokens have nothing to do with theirs."""
+        return [each._replace(name=f"{self.folder.name} {each.name}") for each in self.records]
+
     @property
     def seconds(self) -> float:
         return self.records[-1].returned - self.records[0].returned
@@ -142,15 +169,16 @@ def kept_runs(kept: Path, only: str = "") -> dict[str, list[Run]]:
 
 def report(kept: Path) -> int:
     """All runs whose histories were kept, judged again: a row for each store, and what of the matrix it is."""
-    rows, shown, bad = [], {}, 0
+    rows, shown, slow, bad = [], {}, {}, 0
     for store, runs in kept_runs(kept).items():
         records, found, overlapping = [], [], 0
         for run in runs:
-            records += [each._replace(name=f"{run.folder.name} {each.name}") for each in run.records]
+            records += run.apart()
             violations, more = judged(store, run.records, run.folder)
             found += violations
             overlapping += more
         shown[store] = total([run.counts for run in runs])
+        slow[store] = too_slow(store, records)
         made = "; ".join(sorted({run.made for run in runs}))
         seconds = sum(run.seconds for run in runs)
         rows.append({**row(store, seconds, records, found, overlapping, shown[store]), "commit": made})
@@ -158,5 +186,5 @@ def report(kept: Path) -> int:
         for each in found[:20]:
             print(f"{store}: {each}")
     print(table(rows))
-    print(f"\n{matrix(shown)}")
+    print(f"\n{matrix(shown, slow)}")
     return 1 if bad else 0

@@ -83,8 +83,7 @@ class Setup(NamedTuple):
     together: int = 1
     """How many of several members are killed at a time."""
     amnesia: bool = False
-    """Whether those come back at once, and empty. An old holder's release may then be confirmed by those that remember
-    it: that is counted with the overlaps."""
+    """Whether those come back at once, and empty."""
 
 
 STORES: dict[str, Setup] = {

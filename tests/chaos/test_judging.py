@@ -93,8 +93,9 @@ def test_a_full_run_goes_on_from_what_is_kept(tmp_path: Path) -> None:
 
 def test_what_is_not_met_is_said() -> None:
     shown = {store: setup_of(store).goals for store in STORES}
-    assert matrix(shown).endswith("all of it is met")
-    short = matrix({**shown, "redis": shown["redis"]._replace(kills=49)})
+    assert matrix(shown, {}).endswith("all of it is met")
+    assert matrix(shown, {"mysql": ["too late"]}).endswith("not met: mysql: too late")
+    short = matrix({**shown, "redis": shown["redis"]._replace(kills=49)}, {})
     assert "| 49 / 50 |" in short
     assert short.endswith("not met: redis lacks 1 kills")
     grants = [Record("acquire", "a", "w1.1", 1, 0, 0, "granted")]
