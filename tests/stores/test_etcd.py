@@ -705,7 +705,8 @@ async def test_a_hand_over_costs_the_same_however_many_wait(
     # Giving back, taking, and the next one's look with what it says about the holder.
     assert sum(calls.values()) <= 4 * rounds, f"{calls} for {rounds} hand-overs"
     # That it is given back, and to the next that it is the first; the second in line when it began hears of the former.
-    assert events <= 2 * rounds + 1, f"{events} events for {rounds} hand-overs"
+    # And whoever takes it hears that its own place is gone, if etcd has yet to end its watch of who was before it.
+    assert events <= 3 * rounds + 1, f"{events} events for {rounds} hand-overs"
 
 
 def test_who_is_to_ask_is_not_told_before_it_does_that_it_need_not(server: Etcd, namespace: str) -> None:
