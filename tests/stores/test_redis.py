@@ -1083,6 +1083,21 @@ def test_the_servers_clock_is_set_back(start_server) -> None:
     assert tokens == sorted(set(tokens))
 
 
+def test_the_known_violation_when_the_servers_clock_is_set_ahead(start_server) -> None:
+    """Documented: what was granted is over for the server, and its holder does not know. The later token is higher."""
+    clock = FakeClock()
+    server = start_server(Valkey, env=clock.env)
+    with leasehold.connect(server.url, ttl=600) as ours, leasehold.connect(server.url, ttl=600) as theirs:
+        lease = ours.lock("a").acquire()
+        clock.step(3600)
+        second = theirs.lock("a").acquire(timeout=60)
+        assert lease.valid
+        assert second.valid
+        assert second.token > lease.token
+        with pytest.raises(LeaseLost):
+            lease.renew()
+
+
 def test_what_was_acknowledged_survives_a_restart_with_persistence(start_server) -> None:
     server = start_server(Redis, "--appendfsync", "always", append_only=True)
     with leasehold.connect(server.url) as locks, leasehold.connect(server.url) as other:

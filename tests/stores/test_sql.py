@@ -592,6 +592,22 @@ def test_a_clients_wall_clock_has_no_effect(database: Database, namespace: str, 
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
+def test_the_known_violation_when_the_servers_clock_is_set_ahead(kind: str, start_server: Callable[..., Any]) -> None:
+    """Documented: what was granted is over for the server, and its holder does not know. The later token is higher."""
+    clock = FakeClock()
+    server = start_server(KINDS[kind], env=clock.env)
+    with leasehold.connect(server.url, ttl=600) as ours, leasehold.connect(server.url, ttl=600) as theirs:
+        lease = ours.lock("name").acquire()
+        clock.step(3600)
+        second = theirs.lock("name").acquire(timeout=60)
+        assert lease.valid
+        assert second.valid
+        assert second.token > lease.token
+        with pytest.raises(LeaseLost):
+            lease.renew()
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
 def test_tokens_rise_though_the_servers_clock_goes_back(kind: str, start_server: Callable[..., Any]) -> None:
     """S1: exclusion in time can't survive such a step, the order of tokens does."""
     clock = FakeClock()
