@@ -22,8 +22,10 @@ def add(path: str, name: str, times: int) -> None:
         with open(path) as file:
             number = int(file.read() or 0)
         time.sleep(0.001)
-        with open(path, "w") as file:
+        mine = f"{path}-{os.getpid()}"
+        with open(mine, "w") as file:
             file.write(str(number + 1))
+        os.replace(mine, path)  # whole: who reads meanwhile sees the one or the other
         if lease:
             lease.release()
 
