@@ -37,7 +37,7 @@ leasehold does more per lease than most of its peers: it writes a fenced record 
 queue in order, and renews.
 
 `make bench STORE=redis` measures a store, `leasehold bench --url …` yours. `python -m bench.page` writes this page from
-the results in `bench/published/`.
+the results in `bench/published/`. Commits that runs name may be of work that was rewritten before it was published.
 """
 
 ADVICE = """## How cost grows, and what you can do about it
