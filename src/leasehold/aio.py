@@ -458,17 +458,19 @@ class Lease(BaseLease):
 
     async def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
-        held = self._finish()
-        if held is None:
-            return False
-        core, claim = self._core, self._claim
-        core.giving.add(claim.attempt)
+        core, giver = self._core, object()
         try:
+            held = self._finish(giver)
+            if held is None:
+                return False
+            claim = self._claim
+            core.giving.add(claim.attempt)
             steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
             given = await core.driver.run(steps, self._spec.timing.call_limit)
-            engine.gave_back(core, claim, given)
+            engine.gave_back(core, self, given)
         except BaseException as error:
-            engine.failed_to_give(core, claim, error)
+            if self._given is giver:
+                engine.failed_to_give(core, self, error)
             raise
         if held and not given:
             core.belie(self)
@@ -484,14 +486,14 @@ class Lease(BaseLease):
 
     async def downgrade(self) -> Lease:
         """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
-        spec, left = engine.downgraded(self._core, self)
+        giver, done = object(), False
         try:
-            return await self._core.acquire(Lease, spec, left)
-        except BaseException:
-            self._core.settle(self._claim.owed())
-            raise
+            spec, left = engine.downgraded(self._core, self, giver)
+            reader = await self._core.acquire(Lease, spec, left)
+            done = True
+            return reader
         finally:
-            self._core.giving.discard(self._claim.attempt)
+            engine.after_downgrade(self._core, self, giver, done)
 
     async def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.

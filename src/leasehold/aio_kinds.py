@@ -91,10 +91,12 @@ class AllLease(joint.BaseAll, JointLease):
     """See :class:`leasehold.joint.BaseAll`."""
 
     async def release(self) -> bool:
-        held = self._leave_parts()
-        if held is None:
-            return False
-        return self._gave_back(held, await release_all(self._parts))
+        try:
+            held = self._leave_parts()
+            return held is not None and self._gave_back(held, await release_all(self._parts))
+        except BaseException:
+            self._drop_parts()
+            raise
 
 
 class RLock(Lock):
@@ -106,11 +108,15 @@ class RLock(Lock):
 
     async def _enter(self, timeout: float | None, key: Any) -> Entry:
         holds = self._locks._holds
-        hold = joint.enter_again(holds, key)
-        if hold is None:
-            root = await self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout)
-            hold = joint.Hold(root, holds, key)
-        return Entry(self._core, self._spec, hold)
+        try:
+            hold = joint.enter_again(holds, key)
+            if hold is None:
+                root = await self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout)
+                hold = joint.Hold(root, holds, key)
+            return Entry(self._core, self._spec, hold)
+        except BaseException:
+            joint.not_entered(holds, key)
+            raise
 
     def __repr__(self) -> str:
         return f"<leasehold.aio.RLock {self.name!r}>"
@@ -124,9 +130,11 @@ class Entry(joint.BaseEntry, JointLease):
         self._enter_hold(hold)
 
     async def release(self) -> bool:
-        held = self._leave_parts()
-        if held is None:
-            return False
-        if self._hold.leave(id(self)):
-            return self._gave_back(held, await self._parts[0].release())
-        return held
+        try:
+            held = self._leave_parts()
+            if held is not None and self._hold.leave(id(self)):
+                return self._gave_back(held, await self._parts[0].release())
+            return bool(held)
+        except BaseException:
+            self._drop_parts()
+            raise

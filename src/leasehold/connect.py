@@ -41,6 +41,8 @@ _CLIENTS: Mapping[str, str] = {
     "psycopg_pool": "postgresql.pool",
     "aiomysql": "mysql.pool",
     "grpc": "etcd",
+    "aetcd": "etcd",
+    "etcd3": "etcd",
     "kazoo": "zookeeper",
 }
 
@@ -123,15 +125,24 @@ def find(url: object, namespace: str) -> Opened:
     """The store that a URL names."""
     url = given_or_default(url)
     if not isinstance(url, str):
-        for base in type(url).__mro__:
-            if (package := base.__module__.partition(".")[0]) in _CLIENTS:
-                store = __import__(f"leasehold.stores.{_CLIENTS[package]}", fromlist=["open_client"])
-                opened: Opened = store.open_client(url, namespace)
-                return opened
-        raise TypeError(f"connect() takes a URL or a client that leasehold knows, not {type(url).__name__}")
+        package = _package(url)
+        if package is None and _package(getattr(url, "channel", None)) == "grpc":
+            package = "grpc"  # a client of etcd that is built on it
+        if package is not None:
+            store = __import__(f"leasehold.stores.{_CLIENTS[package]}", fromlist=["open_client"])
+            opened: Opened = store.open_client(url, namespace)
+            return opened
+        known = f"a client that leasehold knows (of {', '.join(_CLIENTS)}, or one with a .channel of grpc)"
+        raise TypeError(f"connect() takes a URL or {known}, not {type(url).__name__}")
     scheme = scheme_of(url)
     opened = call(scheme, _STORES[scheme][0], "open_url", url, namespace)
     return opened  # noqa: RET504 (typed above)
+
+
+def _package(client: object) -> str | None:
+    """Of those whose clients are known: the one that its class, or what that is made of, comes from."""
+    packages = (base.__module__.partition(".")[0] for base in type(client).__mro__)
+    return next((package for package in packages if package in _CLIENTS), None)
 
 
 def call(scheme: str, module: str, function: str, url: str, *args: Any, **named: Any) -> Any:

@@ -211,17 +211,19 @@ class Core:
 
     def reckon(self, lease: BaseLease) -> None:
         """The lease has a new deadline and is due anew: tell timer and keeper, if that comes before all else."""
+        every = lease._spec.timing.renew_every
         with self.mutex:
-            if lease._spec.timing.renew_every < self.cadence:
-                self.cadence = lease._spec.timing.renew_every
-            if lease._due - lease._sent < self.soonest:
-                self.soonest = lease._due - lease._sent
-            ends_first = lease._deadline < self.next_deadline
+            due, deadline = lease._due, lease._deadline
+            if every < self.cadence:
+                self.cadence = every
+            if due - lease._sent < self.soonest:
+                self.soonest = due - lease._sent
+            ends_first = deadline < self.next_deadline
             if ends_first:
-                self.next_deadline = lease._deadline
-            due_first = lease._due < self.next_look or not self.keeping
+                self.next_deadline = deadline
+            due_first = due < self.next_look or not self.keeping
             if due_first:
-                self.next_look = lease._due
+                self.next_look = due
         if ends_first:
             self.watch_deadline()
         if due_first:
@@ -385,8 +387,10 @@ _MESSAGES = {
 
 
 def _ring(bell: Bell, news: Grant | Busy | None = None) -> None:
-    """Without news its waiter is to ask, though it may not have read yet that it need not."""
-    if news is not None or isinstance(bell.news, Busy):
+    """Without news its waiter is to ask, though it may not have read yet that it need not. One that has not read yet
+    that it was granted the lease is to read that: what says that another has it may be older, and come late."""
+    waiting = not isinstance(bell.news, Grant)
+    if isinstance(news, Grant) or (waiting and (news is not None or bell.news is not None)):
         bell.news = news
     bell.ring()
 

@@ -60,8 +60,8 @@ def at_once(core: Core, spec: Spec, ask: Ask, reply: Reply | StoreError, sent: f
     """What the answer to a request of that time gives, if it gives the lease, and in time."""
     if not isinstance(reply, Grant):
         return None
-    if core.closed is not None:  # meanwhile: the caller abandons what was granted
-        core.check_open()
+    if core.closed is not None or core.draining is not None:  # meanwhile: the caller abandons what was granted
+        core.check_giving_out(ask.heir)
     taken = _granted(core, spec, ask, reply, sent)
     if taken is not None:
         _tell_taken(core, taken.claim, reply.taken_from)
@@ -192,7 +192,7 @@ def acquire_all(
         if not waits:
             raise _timed_out(core, ask, why, core.now() - sent)
         return None
-    core.check_open()
+    core.check_giving_out()
     taken = [_granted(core, *each, sent) for each in zip(specs, asks, reply, strict=True)]
     had = [each for each in taken if each is not None]
     if len(had) < len(taken):
@@ -206,10 +206,13 @@ def acquire_all(
 def _granted(core: Core, spec: Spec, ask: Ask, grant: Grant, sent: float) -> Taken | None:
     """What the answer to a request of that time gives; None when it came too late to be of use."""
     timing = spec.timing
-    since = sent if grant.since is None else min(sent, grant.since)
-    if core.now() >= since + timing.ttl - timing.margin:
+    token, hint, _, _, since = grant
+    if since is None or since > sent:
+        since = sent
+    until = since + timing.ttl
+    if core.now() >= until - timing.margin:
         return None
-    claim = Claim._make((ask.name, ask.attempt, grant.token, grant.hint, since + timing.ttl))
+    claim = Claim._make((ask.name, ask.attempt, token, hint, until))
     return Taken._make((claim, since, None))
 
 
@@ -236,7 +239,8 @@ def _wait(core: Core, busy: Busy, look: float, bell: Bell, pushed: bool) -> Effe
         news, bell.news = bell.news, None
         if not isinstance(news, Busy):
             return news
-        busy = news  # how the name stands now, so there is no need to ask
+        if news.now is None or busy.now is None or news.now >= busy.now:  # else the answer that we have is newer
+            busy = news  # how the name stands now, so there is no need to ask
 
 
 def _handed(core: Core, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: float) -> Taken | None:
@@ -247,7 +251,7 @@ def _handed(core: Core, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: fl
     timing = spec.timing
     if grant.at is None or busy.now is None or not timing.renew:
         return None
-    if grant.at <= busy.now:
+    if grant.at <= busy.now if busy.token is None else grant.token <= busy.token:
         return None  # older than the answer that said Busy: it has been taken from us since
     now = core.now()
     granted = sent + (grant.at - busy.now) / SECOND
@@ -287,9 +291,11 @@ def abandon(core: Core, asks: Sequence[Ask], error: BaseException | None) -> Eff
             core.settle(owed(core, ask))
 
 
-def gave_back(core: Core, claim: Claim, given: bool) -> None:
+def gave_back(core: Core, lease: BaseLease, given: bool) -> None:
     """The store has answered the release of a lease that its holder has ended: False, it was another's already."""
+    claim = lease._claim
     core.giving.discard(claim.attempt)
+    lease._given = True
     if given:
         core.tell("released", claim.name, claim.token)
     else:
@@ -298,12 +304,19 @@ def gave_back(core: Core, claim: Claim, given: bool) -> None:
         log(WARNING, "lease %r was not given back: %s", claim.name, reason, event="release_refused", **fields)
 
 
-def failed_to_give(core: Core, claim: Claim, error: BaseException) -> None:
-    """The release has failed, or was left in the middle: the keeper goes on with it."""
-    core.settle(claim.owed())
-    core.giving.discard(claim.attempt)
-    if isinstance(error, StoreError):
-        core.tell("release_failed", claim.name, claim.token, str(error))
+def failed_to_give(core: Core, lease: BaseLease, error: BaseException) -> None:
+    """The release has failed, or was left in the middle: the keeper goes on with it.
+
+    That is told before: once the keeper has given it back, others tell of the name."""
+    claim = lease._claim
+    try:
+        if isinstance(error, StoreError):
+            core.tell("release_failed", claim.name, claim.token, str(error))
+    finally:
+        core.leases.pop(claim.attempt, None)
+        core.settle(claim.owed())
+        core.giving.discard(claim.attempt)
+        lease._given = True
 
 
 def disown(core: Core, lease: BaseLease) -> Unsettled:
@@ -327,10 +340,10 @@ def discard(core: Core, lease: BaseLease) -> Effects[None]:
             core.settle(owed)
 
 
-def downgraded(core: Core, lease: BaseLease) -> tuple[Spec, float]:
+def downgraded(core: Core, lease: BaseLease, giver: object) -> tuple[Spec, float]:
     """End a writer's lease: what to acquire in its place, at once, and how long that may take.
 
-    The caller takes it out of ``core.giving`` after that."""
+    The caller says how that went: ``after_downgrade``."""
     spec = lease._spec
     if spec.shape != "rwlock" or spec.weight != spec.limit:
         raise ValueError("only a writer's lease of a read/write lock can be downgraded")
@@ -339,11 +352,20 @@ def downgraded(core: Core, lease: BaseLease) -> tuple[Spec, float]:
     left = lease.remaining
     if not core.end(lease, RELEASED):
         lease.check()
-    lease._given = True
+    lease._given = giver
     core.giving.add(lease._claim.attempt)
     core.tell("released", lease.name, lease.token, "downgraded")
     kind = "read" if spec.kind == "write" else spec.kind
     return spec._replace(kind=kind, weight=1, heir=(lease._claim.attempt, lease.token)), max(0.1, left)
+
+
+def after_downgrade(core: Core, lease: BaseLease, giver: object, done: bool) -> None:
+    """Without a reader in its place the writer's lease is to be given back, if it was ended for that."""
+    if lease._given is giver:
+        if not done:
+            core.settle(lease._claim.owed())
+        core.giving.discard(lease._claim.attempt)
+        lease._given = True
 
 
 # Looking.

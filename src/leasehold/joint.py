@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterable, MutableMapping, Sequence
 
 from . import engine, policy
 from .core import Core
-from .errors import AcquireTimeout, LeaseLost, StoreError
+from .errors import AcquireTimeout, StoreError
 from .lease import OFFERED, RELEASED, TAKEN, BaseLease, Claim
 from .spec import Spec
 from .typed import Any, TypeAlias
@@ -102,6 +102,11 @@ class Joint(BaseLease):
         if untold:
             self._announce()  # a part was lost, and that has not got here yet
         return reason is None
+
+    def _drop_parts(self) -> None:
+        """Its release was interrupted: nobody releases the rest any more, so the keeper has to."""
+        for part in self._parts:
+            part._drop()
 
     def _gave_back(self, held: bool, given: bool) -> bool:
         """Whether its release is one of what was ours: ``given`` is what that of its parts came to. If it was trusted
@@ -244,17 +249,21 @@ Holds: TypeAlias = MutableMapping[Any, Hold]
 
 
 def enter_again(holds: Holds, key: Any) -> Hold | None:
-    """The holding that this thread or task is in already; raises LeaseLost when it can no longer be trusted."""
+    """The holding that this thread or task is in already; raises LeaseLost when it can no longer be trusted.
+
+    Whatever comes in the way of the entry, the caller says so: ``not_entered``."""
     hold = holds.get(key)
     if hold is None or not hold.enter():
         return None
-    try:
-        hold.root.check()
-    except LeaseLost:
-        if hold.leave(ENTERING):  # the others have gone meanwhile
-            hold.root._drop()
-        raise
+    hold.root.check()
     return hold
+
+
+def not_entered(holds: Holds, key: Any) -> None:
+    """An entry of this thread or task was not made after all."""
+    hold = holds.get(key)
+    if hold is not None and hold.leave(ENTERING):  # the others have gone meanwhile, or there were none
+        hold.root._drop()
 
 
 class BaseEntry(Joint):
@@ -267,8 +276,13 @@ class BaseEntry(Joint):
         hold.entries.add(id(self))
         hold.entries.discard(ENTERING)
 
+    def _drop_parts(self) -> None:
+        self._hold.leave(id(self))
+        if self._hold.over:
+            self._hold.root._drop()
+
     def __del__(self) -> None:
-        # As that of any lease: nobody can release this entry any more.
+        # As that of any lease: nobody can release this entry any more. One that was released has left before.
         hold = getattr(self, "_hold", None)
-        if hold is not None and self._over is None and hold.leave(id(self)):
+        if hold is not None and hold.leave(id(self)):
             hold.root._drop()

@@ -217,14 +217,17 @@ def close(core: Core, limit: float, bell: Bell) -> Effects[None]:
 def give_up(core: Core, leases: Iterable[BaseLease], reason: str, ends: float, bell: Bell) -> Effects[None]:
     """End the leases, as lost or as released, and give them back; the keeper goes on with what can't be by then."""
     for lease in leases:
-        if reason == RELEASED:
-            core.end(lease, reason)
-        else:
-            core.lose(lease, reason)
-        with core.mutex:
-            given, lease._given = lease._given, True
-        if not given and not lease._promised:  # what was offered stays for whoever takes it over, or runs out
-            core.owe(lease._claim.owed())
+        try:
+            if reason == RELEASED:
+                core.end(lease, reason)
+            else:
+                core.lose(lease, reason)
+        finally:  # also when somebody's log handler is interrupted: nobody would find it among what is held again
+            with core.mutex:
+                given = lease._given
+                lease._given = given or True
+            if not given and not lease._promised:  # what was offered stays for whoever takes it over, or runs out
+                core.owe(lease._claim.owed())
     while core.unsettled and core.now() < ends:
         owing = len(core.unsettled)
         yield from _settle(core, ends)

@@ -98,10 +98,12 @@ class AllLease(joint.BaseAll, JointLease):
     """See :class:`leasehold.joint.BaseAll`."""
 
     def release(self) -> bool:
-        held = self._leave_parts()
-        if held is None:
-            return False
-        return self._gave_back(held, release_all(self._parts))
+        try:
+            held = self._leave_parts()
+            return held is not None and self._gave_back(held, release_all(self._parts))
+        except BaseException:
+            self._drop_parts()
+            raise
 
 
 class RLock(Lock):
@@ -110,11 +112,15 @@ class RLock(Lock):
     def _take(self, timeout: float | None, cancel: threading.Event | None) -> Entry:
         key = (self._core.generation, self.name, threading.current_thread())
         holds = self._locks._holds
-        hold = joint.enter_again(holds, key)
-        if hold is None:
-            root = self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout, cancel)
-            hold = joint.Hold(root, holds, key)
-        return Entry(self._core, self._spec, hold)
+        try:
+            hold = joint.enter_again(holds, key)
+            if hold is None:
+                root = self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout, cancel)
+                hold = joint.Hold(root, holds, key)
+            return Entry(self._core, self._spec, hold)
+        except BaseException:
+            joint.not_entered(holds, key)
+            raise
 
     def __repr__(self) -> str:
         return f"<leasehold.RLock {self.name!r}>"
@@ -128,9 +134,11 @@ class Entry(joint.BaseEntry, JointLease):
         self._enter_hold(hold)
 
     def release(self) -> bool:
-        held = self._leave_parts()
-        if held is None:
-            return False
-        if self._hold.leave(id(self)):
-            return self._gave_back(held, self._parts[0].release())
-        return held
+        try:
+            held = self._leave_parts()
+            if held is not None and self._hold.leave(id(self)):
+                return self._gave_back(held, self._parts[0].release())
+            return bool(held)
+        except BaseException:
+            self._drop_parts()
+            raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 
@@ -28,6 +29,7 @@ OVERHELD = "max_hold is over, so it was not renewed"
 SILENT = "its body has stopped beating, so it was not renewed"
 
 
+NEVER = float("inf")
 K = TypeVar("K")
 L = TypeVar("L", bound="BaseLease")
 
@@ -90,20 +92,20 @@ class BaseLease:
         self._born = core.generation
         self._ttl = timing.ttl
         self._acquired = self._beat = self._sent = sent
-        self._deadline = sent + timing.ttl - timing.margin
-        self._due = sent + timing.renew_every if timing.renew else float("inf")
-        if trusted is not None:  # a first term, that another's release has granted: to be extended soon
+        if trusted is None:
+            self._deadline = sent + timing.ttl - timing.margin
+            self._due = self._cycle = sent + timing.renew_every if timing.renew else NEVER
+        else:  # a first term, that another's release has granted: to be extended soon
             self._deadline = sent + trusted
-            self._due = sent + trusted / 5
-        self._cycle = self._due
+            self._due = self._cycle = sent + trusted / 5
         self._failures = 0
-        self._given = False
         self._promised = False
         self._end: str | None = None
-        self._callbacks: list[Callable[..., object]] = []
         self._lost: Callable[[], Any] | None = None
-        if callable(spec.on_lost):
-            self._callbacks.append(spec.on_lost)
+        self._callbacks: list[Callable[..., object]] = [spec.on_lost] if callable(spec.on_lost) else []
+        # False; then who is giving it back, so that one that is interrupted knows whether that was its own task; then
+        # True. Last: what was not finished here is given back by whoever asked for it.
+        self._given: object = False
 
     @property
     def name(self) -> str:
@@ -179,16 +181,20 @@ class BaseLease:
 
     def __del__(self) -> None:
         # A handle that nobody has any more cannot be released by anybody: give the lease back.
-        if not getattr(self, "_given", True):
+        if getattr(self, "_given", True) is not True:
+            if self._given:  # whoever had begun to did not get to the end
+                self._given = False
+                self._core.giving.discard(self._claim.attempt)
             self._drop()
 
     def _drop(self) -> None:
+        """Have the keeper give it back, unless somebody does."""
         if not self._given and self._is_ours():
             self._end = self._end or RELEASED
-            self._given = True
             self._core.leases.pop(self._claim.attempt, None)
             if not self._promised:
                 self._core.settle(self._claim.owed())
+            self._given = True
 
     # For the keeper and the engine.
 
@@ -215,7 +221,7 @@ class BaseLease:
             self._deadline = sent + ttl - self._spec.timing.margin_of(ttl)
             self._claim = self._claim._replace(until=max(self._claim.until, sent + ttl))  # the store never shortens
             self._failures = 0
-            if self._due != float("inf"):
+            if self._due != NEVER:
                 self._due = self._cycle = sent + self._spec.timing.renew_every * ttl / self._spec.timing.ttl
         self._core.reckon(self)
 
@@ -236,9 +242,9 @@ class BaseLease:
             return SILENT
         return EXPIRED
 
-    def _finish(self) -> bool | None:
+    def _finish(self, giver: object) -> bool | None:
         """End the lease because it is released: True when it was trusted until now, False when it was lost before,
-        None when there is nothing (more) to give back."""
+        None when there is nothing (more) to give back. Otherwise that is up to ``giver``."""
         core = self._core
         if core.now() >= self._deadline:
             self._end_well()  # as lost
@@ -247,7 +253,7 @@ class BaseLease:
                 self._end = RELEASED
             held = None
             if not self._given and self._is_ours():
-                self._given = True
+                self._given = giver
                 held = self._end == RELEASED  # also when another thread ended it and comes later than this one
         core.leases.pop(self._claim.attempt, None)
         return held
@@ -281,16 +287,19 @@ class BaseLease:
         raise NotImplementedError
 
 
-_open: ContextVar[tuple[BaseLease, ...]] = ContextVar("leasehold_open", default=())
+_open: ContextVar[tuple[tuple[weakref.ref[BaseLease], str], ...]] = ContextVar("leasehold_open", default=())
+"""Leases, weakly, and their names. A block keeps its lease: if it ends without ``leave``, because it was interrupted
+before that, nobody else must."""
 
 
 def enter(lease: BaseLease) -> None:
     """The lease's block begins, in this thread or task."""
-    _open.set((*_open.get(), lease))
+    _open.set((*_open.get(), (weakref.ref(lease), lease.name)))
 
 
 def leave(lease: BaseLease) -> None:
-    _open.set(tuple(each for each in _open.get() if each is not lease))
+    """Its block ends, and so have those of leases that are no more."""
+    _open.set(tuple([each for each in _open.get() if each[0]() is not lease and each[0]() is not None]))
 
 
 def current() -> BaseLease:
@@ -298,7 +307,11 @@ def current() -> BaseLease:
     stack = _open.get()
     if not stack:
         raise LookupError("no lease is held here: leasehold.current() is for the body of a lease")
-    return stack[-1]
+    found, name = stack[-1]
+    lease = found()
+    if lease is None:  # of a task, say, that was started in the block and outlives it
+        raise LeaseLost(name, "its block has ended")
+    return lease
 
 
 def pop_block(blocks: dict[K, list[L]], me: K, name: str) -> L:

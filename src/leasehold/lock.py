@@ -299,7 +299,10 @@ class Lock:
             if lease in self._open.get(threading.get_ident(), ()):
                 pop_block(self._open, threading.get_ident(), self.name)
             leave(lease)
-            lease.release()
+            try:
+                lease.release()
+            except StoreError:
+                pass  # the keeper goes on trying
             raise
 
     def __exit__(
@@ -348,17 +351,19 @@ class Lease(BaseLease):
 
     def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
-        held = self._finish()
-        if held is None:
-            return False
-        core, claim = self._core, self._claim
-        core.giving.add(claim.attempt)
+        core, giver = self._core, object()
         try:
+            held = self._finish(giver)
+            if held is None:
+                return False
+            claim = self._claim
+            core.giving.add(claim.attempt)
             steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
             given = core.driver.run(steps, self._spec.timing.call_limit)
-            engine.gave_back(core, claim, given)
+            engine.gave_back(core, self, given)
         except BaseException as error:
-            engine.failed_to_give(core, claim, error)
+            if self._given is giver:
+                engine.failed_to_give(core, self, error)
             raise
         if held and not given:
             core.belie(self)
@@ -378,14 +383,14 @@ class Lease(BaseLease):
 
     def downgrade(self) -> Lease:
         """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
-        spec, left = engine.downgraded(self._core, self)
+        giver, done = object(), False
         try:
-            return self._core.acquire(Lease, spec, left, None)
-        except BaseException:
-            self._core.settle(self._claim.owed())
-            raise
+            spec, left = engine.downgraded(self._core, self, giver)
+            reader = self._core.acquire(Lease, spec, left, None)
+            done = True
+            return reader
         finally:
-            self._core.giving.discard(self._claim.attempt)
+            engine.after_downgrade(self._core, self, giver, done)
 
     def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.

@@ -17,21 +17,23 @@ show: Callable[[str, str | None], None] | None = None
 """Set by the command: called with each warning and its event instead of logging it."""
 
 
-_logger: Any = None
+_enabled: Callable[[int], bool] | None = None
 
 
 def heard(level: int) -> bool:
     """Whether what is logged at this level gets anywhere. Asked on the hot path, before a message is put together."""
-    global _logger
+    global _enabled
     if level >= WARNING:
         return True
-    if show is not None or "logging" not in sys.modules:
+    if show is not None:
         return False
-    if _logger is None:
+    if _enabled is None:
+        if "logging" not in sys.modules:
+            return False
         import logging
 
-        _logger = logging.getLogger("leasehold")
-    return bool(_logger.isEnabledFor(level))
+        _enabled = logging.getLogger("leasehold").isEnabledFor
+    return _enabled(level)
 
 
 def log(level: int, message: str, *args: object, exc: BaseException | None = None, **fields: Any) -> None:

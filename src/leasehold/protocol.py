@@ -91,6 +91,8 @@ class Busy(NamedTuple):
     """The store's clock at the answer: what the time of a grant that is pushed later is measured against."""
     look: float | None = None
     """Seconds after which to ask again, whatever is pushed: how the name stands may have changed without a word."""
+    token: int | None = None
+    """The last that the name had given out at the answer: whoever has a greater one was granted it after that."""
 
 
 class Mismatch(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sized
+from os import urandom
 
 from . import checks, policy
 from .protocol import SECOND, Ask, Store
@@ -49,25 +49,11 @@ class Spec(NamedTuple):
         return len(holdings) >= (self.limit if self.shape == "semaphore" else 1)
 
     def ask(self, owner: str, queue: bool) -> Ask:
-        timing = self.timing
-        return Ask._make(
-            (
-                self.name,
-                os.urandom(16).hex(),
-                owner,
-                self.kind,
-                self.data_text,
-                int(timing.ttl * SECOND),
-                int(timing.min_hold * SECOND),
-                self.shape,
-                self.limit,
-                self.weight,
-                self.fair,
-                queue,
-                timing.kept,
-                self.heir,
-            )
-        )
+        # On the hot path, where one step that unpacks it all takes less time than ten that look at a field each.
+        name, kind, _, data, timing, _, _, _, fair, _, _, shape, limit, weight, heir = self
+        ttl, rest = int(timing.ttl * SECOND), int(timing.min_hold * SECOND)
+        attempt, kept = urandom(16).hex(), timing.kept
+        return Ask._make((name, attempt, owner, kind, data, ttl, rest, shape, limit, weight, fair, queue, kept, heir))
 
 
 def make_spec(

@@ -18,6 +18,7 @@ from .log import ERROR, WARNING, log
 from .model import Event
 from .protocol import Ask, Busy, Grant, Reply, Store, TaskDriver, await_steps
 from .spec import Spec
+from .telling import Teller
 from .typed import Any, TypeVar
 
 T = TypeVar("T")
@@ -101,6 +102,7 @@ class TaskCore(Core):
         self.loop_thread = 0
         self.bell: TaskBell | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.tellers: dict[int, Teller] = {}  # by the id of the listener
         self.closing: asyncio.Future[None] | None = None
 
     def bind(self) -> asyncio.AbstractEventLoop:
@@ -113,6 +115,7 @@ class TaskCore(Core):
                 self.driver.new_loop()
                 self.keeping = False
                 self.tasks.clear()
+                self.tellers.clear()
                 if not self.finished:
                     self.closing = None
             self.loop, self.loop_thread = loop, threading.get_ident()
@@ -211,24 +214,27 @@ class TaskCore(Core):
         if not self.keeping and threading.get_ident() == self.loop_thread and self.loop is not None:
             self.keeping = self.loop.is_running()
             if self.keeping and self.bell is not None:
-                self.spawn(self._keep(self.bell))
+                self.spawn(self._keep(self.bell)).add_done_callback(self._kept)
         if self.bell is not None:
             self.bell.ring()
 
     async def _keep(self, bell: TaskBell) -> None:
-        try:
-            await self.drive(keeping.keep(self, bell))
-        finally:
-            self.keeping = False
-            if self.closed is None and not self.dropped and self.loop is not None and not self.loop.is_closed():
-                # Somebody has cancelled every task there is. If the loop goes on all the same, so do we.
-                self.loop.call_later(REVIVE, self._revive)
+        await self.drive(keeping.keep(self, bell))
         if self.dropped:
             self._begin_close(policy.CALL_LIMIT)
+
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        """The keeper has ended, perhaps before it has begun."""
+        self.keeping = False
+        if self.closed is None and self.loop is not None and not self.loop.is_closed():
+            # Somebody has cancelled every task there is. If the loop goes on all the same, so do we.
+            self.loop.call_later(REVIVE, self._revive)
 
     def _revive(self) -> None:
         if self.closed is None and (self.leases or self.unsettled):
             self.wake_keeper()
+        elif self.closed is None and self.dropped:
+            self._begin_close(policy.CALL_LIMIT)
 
     def drop(self) -> None:
         """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
@@ -272,7 +278,13 @@ class TaskCore(Core):
 
     def pass_on(self, event: Event) -> None:
         for listener in list(self.listeners):
-            self.in_loop(functools.partial(self.call_back, listener, event))
+            self.in_loop(functools.partial(self._tell, listener, event))
+
+    def _tell(self, listener: Callable[[Event], object], event: Event) -> None:
+        teller = self.tellers.get(id(listener))
+        if teller is None:
+            teller = self.tellers[id(listener)] = Teller(listener, self.spawn)
+        teller.tell(event)
 
     def call_back(self, callback: Callable[..., object], *args: object) -> None:
         """Call a user's function in the loop; if it is async, in a task of its own."""
@@ -305,8 +317,10 @@ class TaskCore(Core):
         await self.drive(keeping.close(self, limit, TaskBell(asyncio.get_running_loop())))
         if self.bell is not None:
             self.bell.ring()
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=limit)
+        ends = self.now() + limit
+        await asyncio.sleep(0)  # for the listeners, who are told in the loop
+        while self.tasks and (left := ends - self.now()) > 0:  # of which one that ends may have others follow
+            await asyncio.wait(self.tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         await self.driver.close()
         self.finished = True
 

@@ -176,7 +176,8 @@ class ThreadCore(Core):
                     first = sent, reply
             if taken is None:
                 taken = self.drive(engine.acquire(self, spec, ask, timeout, bell, first), cancel)
-            lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
+            claim, sent, trusted = taken
+            lease = make(self, spec, claim, sent, trusted)
             self.add(lease)
             del self.asking[ask.attempt]
             if bell.rang():  # called since the grant: it may have been broken already

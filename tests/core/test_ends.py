@@ -319,6 +319,18 @@ async def test_the_keeper_survives_the_cancellation_of_every_task() -> None:
         await lease.release()
 
 
+async def test_a_keeper_that_is_cancelled_before_it_has_begun_comes_back() -> None:
+    async with aio.connect("memory://ends-cancel-first", ttl=5, renew_every=0.2) as locks:
+        lease = await locks.lock("job").acquire()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()  # nothing of it has run
+        first = lease._deadline
+        while lease._deadline == first:
+            lease.check()
+            await asyncio.sleep(0.01)
+        await lease.release()
+
+
 async def test_close_goes_on_when_its_caller_is_cancelled(tmp_path: Path) -> None:
     locks = aio.connect(f"sqlite:///{tmp_path}/leases.db", ttl=60)
     lease = await locks.lock("job").acquire()
@@ -473,3 +485,18 @@ def test_a_renewal_that_hangs_leaves_time_for_the_leases_that_live_elsewhere() -
         assert isinstance(effect, Run)
         assert effect.limit == policy.CALL_LIMIT
         assert long.release()
+
+
+async def test_a_task_that_outlives_its_block_is_not_given_another_lease_for_its_own() -> None:
+    async with aio.connect("memory://outlives") as locks, locks.lock("outer"):
+        gate = asyncio.Event()
+
+        async def late() -> None:
+            await gate.wait()
+            aio.current().check()
+
+        async with locks.lock("inner"):
+            task = asyncio.create_task(late())
+        gate.set()
+        with pytest.raises(leasehold.LeaseLost, match="inner"):
+            await task

@@ -83,6 +83,33 @@ def test_a_refused_renewal_is_an_end() -> None:
     assert rules(did("release", "refused", 9, "d", 20), did("check", "valid", 9, "d", 20.2)) == {"revived"}
 
 
+@pytest.mark.parametrize("op", ["release", "over"])
+def test_what_is_over_holds_nothing(op: str) -> None:
+    ended = Record(op, "n", "d", 9, 20, 20, "unknown" if op == "release" else "", "ask-d", 5)
+    assert rules(ended, Record("seen", "n", "d", 9, 25.1, 25.1, "", "ask-d")) == {"not settled"}
+    assert rules(ended, Record("seen", "n", "d", 9, 24.9, 24.9, "", "ask-d")) == set()
+    assert rules(ended, Record("seen", "n", "e", 9, 25.1, 25.1, "", "ask-e")) == set()
+
+
+def test_what_was_broken_is_not_renewed() -> None:
+    broken = Record("broken", "n", "d", 9, 20, 20, "told", limit=3)
+    assert rules(broken, did("check", "valid", 9, "d", 22.9)) == set()
+    assert rules(broken, did("check", "valid", 9, "d", 23.1)) == {"revived"}
+
+
+def test_force_is_the_exception_to_exclusion() -> None:
+    """For the one that it was taken from, until its deadline; and for nobody else."""
+    later, old = granted(10, "e", 20.5, 20.6), did("check", "valid", 9, "d", 21)
+    new = did("check", "valid", 10, "e", 22)
+    assert rules(later, old, new) == {"overlap"}
+    broken = Record("broken", "n", "d", 9, 20, 20, "by force", limit=3)
+    assert rules(broken, later, old, new) == set()
+    assert rules(broken._replace(outcome="told"), later, old, new) == {"overlap"}
+    assert rules(broken, later, did("check", "valid", 9, "d", 23.1), new) == {"revived"}
+    assert rules(broken, later, did("check", "valid", 2, "b", 21), new) == {"overlap", "revived"}, "it was another's"
+    assert rules(broken._replace(returned=21.5), later, old, new) == {"overlap"}, "it was before"
+
+
 def test_who_has_gone_is_gone() -> None:
     gone = Record("gone", "n", "d", 9, 20, 20)
     assert rules(gone, did("check", "valid", 9, "d", 20.1)) == {"not gone"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,155 @@ def test_what_had_expired_is_told_as_taken_over_by_a_task(url: str) -> None:
             assert await new.release()
 
     asyncio.run(work())
+
+
+# Listeners that are slow, fail or never end.
+
+CYCLE = ["acquired", "released"]
+
+
+async def settled(true: Any) -> None:
+    async with asyncio.timeout(60):
+        while not true():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def ours(told: list[Any]) -> list[str]:
+    """Without renewals, which come when they come."""
+    return [each.type for each in told if each.type != "renewed"]
+
+
+def test_a_slow_listener_holds_up_no_renewal_and_mixes_up_nothing() -> None:
+    told: list[Any] = []
+    slowly: list[Any] = []
+    gate = threading.Event()
+
+    def slow(event: Any) -> None:
+        assert gate.wait(60)
+        slowly.append(event)
+
+    def failing(event: Any) -> None:
+        raise ValueError(event.type)
+
+    with leasehold.connect("memory://slow-listener", ttl=60) as locks:
+        for listener in (failing, slow, told.append):
+            locks.on_event(listener)
+        lease = locks.lock("x", renew_every=0.05).acquire()
+        for _ in range(3):
+            assert locks.lock("y").acquire().release()
+        for _ in range(3):
+            renewed = lease._sent
+            eventually(lambda: lease._sent > renewed, what="it is renewed")  # noqa: B023
+        assert not slowly
+        assert lease.release()
+        gate.set()
+        eventually(lambda: ours(told) == ["acquired", *CYCLE * 3, "released"])
+        eventually(lambda: slowly[: len(told)] == told[: len(slowly)] and ours(slowly) == ours(told))
+
+
+async def test_a_slow_async_listener_holds_up_itself_alone() -> None:
+    """Neither renewals nor other listeners, and it is told everything in order, one after the other."""
+    told: list[Any] = []
+    slowly: list[Any] = []
+    at_once: list[int] = []
+    gate = asyncio.Event()
+    inside = 0
+
+    async def slow(event: Any) -> None:
+        nonlocal inside
+        inside += 1
+        at_once.append(inside)
+        await gate.wait()
+        await asyncio.sleep(0 if len(slowly) % 2 else 0.01)  # the next one would be quicker
+        slowly.append(event)
+        inside -= 1
+
+    async with aio.connect("memory://slow-async-listener", ttl=60) as locks:
+        locks.on_event(slow)
+        locks.on_event(told.append)
+        lease = await locks.lock("x", renew_every=0.05).acquire()
+        for _ in range(3):
+            assert await (await locks.lock("y").acquire()).release()
+        for _ in range(3):
+            renewed = lease._sent
+            await settled(lambda: lease._sent > renewed)  # noqa: B023
+        assert await lease.release()
+        await settled(lambda: ours(told) == ["acquired", *CYCLE * 3, "released"])
+        assert not slowly
+        gate.set()
+    assert slowly == told, "close waits for those who are being told"
+    assert set(at_once) == {1}
+
+
+async def test_an_async_listener_that_fails_is_told_the_next_too(caplog: pytest.LogCaptureFixture) -> None:
+    told: list[Any] = []
+
+    async def failing(event: Any) -> None:
+        told.append(event)
+        await asyncio.sleep(0)
+        raise ValueError(event.type)
+
+    async with aio.connect("memory://failing-async-listener", ttl=60) as locks:
+        locks.on_event(failing)
+        for _ in range(3):
+            assert await (await locks.lock("x").acquire()).release()
+        await settled(lambda: ours(told) == CYCLE * 3)
+    assert sum("callback of leasehold failed" in record.message for record in caplog.records) == 6
+
+
+async def test_an_async_listener_that_is_cancelled_is_told_the_rest_with_the_next() -> None:
+    """As by a framework that ends every task that it finds."""
+    told: list[Any] = []
+    never = asyncio.Event()
+
+    async def listener(event: Any) -> None:
+        told.append(event)
+        if len(told) == 1:
+            await never.wait()
+
+    async with aio.connect("memory://cancelled-listener", ttl=60) as locks:
+        locks.on_event(listener)
+        lease = await locks.lock("x").acquire()
+        await settled(lambda: told)
+        assert await lease.release()
+        (at_it,) = (task for task in locks._core.tasks if "listener" in repr(task))
+        at_it.cancel()
+        await settled(at_it.done)
+        assert await (await locks.lock("x").acquire()).release()
+        await settled(lambda: ours(told) == CYCLE * 2)
+
+
+class Failing:
+    """The next release gets no answer. What is told, and when the keeper is given something to do, in order."""
+
+    def __init__(self, locks: Any) -> None:
+        self.order: list[str] = []
+        core, settle = locks._core, locks._core.settle
+        locks.on_event(lambda event: None)
+        core.pass_on = lambda event: self.order.append(event.type)
+        core.settle = lambda owed: (self.order.append("settle"), settle(owed))
+        install(locks).lose_request("release", times=1)
+
+
+TOLD = ["release_failed", "settle", "acquired", "released"]
+"""Before the keeper gives it back: a moment later the name may be another's."""
+
+
+def test_a_release_that_failed_is_told_before_what_comes_after_it() -> None:
+    with leasehold.connect("memory://release-failed") as locks:
+        lease = locks.lock("x").acquire()
+        failing = Failing(locks)
+        with pytest.raises(leasehold.StoreUnavailable):
+            lease.release()
+        assert locks.lock("x").acquire(60).release()
+    assert failing.order == TOLD
+
+
+async def test_a_release_that_failed_in_a_task_is_told_before_what_comes_after_it() -> None:
+    async with aio.connect("memory://release-failed-in-a-task") as locks:
+        lease = await locks.lock("x").acquire()
+        failing = Failing(locks)
+        with pytest.raises(leasehold.StoreUnavailable):
+            await lease.release()
+        assert await (await locks.lock("x").acquire(60)).release()
+    assert failing.order == TOLD

@@ -416,12 +416,18 @@ class Interrupted:
         locks._core.store.release = interrupted
 
 
+def make(locks: Any, kind: str) -> Any:
+    """A lock of that kind."""
+    return locks.all_of("a", "b", "c") if kind == "all_of" else getattr(locks, kind)("a")
+
+
 @pytest.mark.parametrize("after", [False, True])
-def test_several_whose_release_is_interrupted_are_given_back(
-    after: bool, locks: leasehold.Locks, other: leasehold.Locks
+@pytest.mark.parametrize("kind", ["lock", "rlock", "all_of"])
+def test_what_is_interrupted_in_its_release_is_given_back(
+    kind: str, after: bool, locks: leasehold.Locks, other: leasehold.Locks
 ) -> None:
     """Promise 4: also while somebody still has the lease in hand, as a traceback does."""
-    lease = locks.all_of("a", "b", "c").acquire()
+    lease = make(locks, kind).acquire()
     interrupted = Interrupted(locks, KeyboardInterrupt(), after)
     with pytest.raises(KeyboardInterrupt):
         lease.release()
@@ -433,11 +439,11 @@ def test_several_whose_release_is_interrupted_are_given_back(
     ).release()
 
 
-@pytest.mark.parametrize("place", [0, 1, 2])
-async def test_several_whose_release_is_cancelled_are_given_back(place: int, url: str) -> None:
-    """Promise 4, at each of the names."""
+@pytest.mark.parametrize(("kind", "place"), [("lock", 0), ("rlock", 0), ("all_of", 0), ("all_of", 1), ("all_of", 2)])
+async def test_what_is_cancelled_in_its_release_is_given_back(kind: str, place: int, url: str) -> None:
+    """Promise 4, at each of several names."""
     async with aio.connect(url, ttl=60) as locks, aio.connect(url) as other:
-        lease = await locks.all_of("a", "b", "c").acquire()
+        lease = await make(locks, kind).acquire()
         driver: Any = locks._core.driver
         run, calls = driver.run, []
 

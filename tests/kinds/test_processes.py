@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from leasehold.policy import FIRST_TERM
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.handles import eventually
 
 from .stores import REDLOCK, STORES, open_store
-from .worker import LOST
+from .worker import LOST, TERM
 
 WORKER = Path(__file__).with_name("worker.py")
-PATIENCE = 150.0
-pytestmark = pytest.mark.timeout(330)
+PATIENCE = 240.0
+pytestmark = pytest.mark.timeout(420)
 
 
 def each_of(names: Sequence[str]) -> list[Any]:
@@ -46,6 +45,8 @@ class Visit(NamedTuple):
     asked: float
     stood: float
     """When it had been told that it stands in the queue; when it went in, if it never waited."""
+    stalled: float
+    """For how long its process did not run meanwhile, at the longest."""
     entered: float
     left: float
 
@@ -95,13 +96,13 @@ class Crowd:
         lost = 0
         for line in self.log.read_text().splitlines():
             pid, what, *moments = line.split()
-            if moments[3:] == [LOST]:
-                del found[pid, moments[2]]
+            if moments[4:] == [LOST]:
+                del found[pid, moments[3]]
                 lost += 1
                 continue
-            asked, stood, entered, *left = map(float, moments)
+            asked, stood, stalled, entered, *left = map(float, moments)
             until = left[0] if left else self.killed.get(int(pid), float("inf"))
-            found[pid, moments[2]] = Visit(int(pid), tuple(what.split(",")), asked, stood, entered, until)
+            found[pid, moments[3]] = Visit(int(pid), tuple(what.split(",")), asked, stood, stalled, entered, until)
         assert lost <= len(found) / 20
         return sorted(found.values(), key=lambda visit: visit.entered)
 
@@ -132,7 +133,7 @@ def clashes(visits: list[Visit]) -> list[tuple[Visit, Visit]]:
 
 def test_the_check_sees_a_clash() -> None:
     def visit(what: str, entered: float, left: float) -> Visit:
-        return Visit(1, (what,), 0, 0, entered, left)
+        return Visit(1, (what,), 0, 0, 0, entered, left)
 
     assert not clashes([visit("reader", 0, 2), visit("reader", 1, 3), visit("writer", 3, 4)])
     assert clashes([visit("reader", 0, 2), visit("writer", 1, 3)])
@@ -141,45 +142,40 @@ def test_the_check_sees_a_clash() -> None:
     assert not clashes([visit("fork-1", 0, 2), visit("fork-2", 1, 3)])
 
 
-TURN = 0.85 * FIRST_TERM
-"""A turn that passed without its writer shows as a time at least so long in which nobody was inside."""
+def kept_its_place(visit: Visit) -> bool:
+    """Whether it waited, and came when it was let in: only who stands still for TERM has to stand anew."""
+    return visit.stood < visit.entered and visit.stalled < TERM / 2
 
 
-def overtaken(visits: list[Visit]) -> list[tuple[Visit, Visit, bool]]:
-    """Writers, each with a reader that asked when the writer stood in the queue, and was inside before it.
+def overtaken(visits: list[Visit]) -> list[tuple[Visit, Visit]]:
+    """Writers that kept their place, each with who asked when the writer stood in the queue, and was inside before it.
 
-    And whether the writer's turn had come before that: its process stood still for longer than a first term, so that
-    it had to stand anew."""
+    Both moments are clear of the store's order: the writer had its answer before the other asked, and nobody is inside
+    with a writer, so whoever was let in after it went in after it had left."""
     found = []
-    for writer in (visit for visit in visits if visit.what == ("writer",)):
-        inside_until = writer.stood
-        passed = False
-        for visit in visits:
-            if visit.entered >= writer.entered:
-                break
-            if visit.entered > writer.stood:
-                passed = passed or visit.entered - inside_until > TURN
-                if visit.what == ("reader",) and visit.asked > writer.stood:
-                    found.append((writer, visit, passed))
-            inside_until = max(inside_until, visit.left)
+    for place, writer in enumerate(visits):
+        if writer.what == ("writer",) and kept_its_place(writer):
+            found += [(writer, visit) for visit in visits[:place] if visit.asked > writer.stood]
     return found
 
 
 def test_the_check_sees_who_was_overtaken() -> None:
     def visit(what: str, asked: float, stood: float, entered: float, left: float) -> Visit:
-        return Visit(1, (what,), asked, stood, entered, left)
+        return Visit(1, (what,), asked, stood, 0, entered, left)
 
     first, writer = visit("reader", 0, 0, 1, 4), visit("writer", 2, 2.1, 5, 6)
     ahead, late = visit("reader", 1.9, 2.2, 3, 4.5), visit("reader", 2.2, 2.3, 4.6, 4.7)
     assert not overtaken([first, ahead, writer])
     assert not overtaken([first, writer, late._replace(entered=6.1, left=6.2)])
-    assert overtaken([first, ahead, late, writer]) == [(writer, late, False)]
-    assert overtaken([first, late._replace(entered=4.8), writer]) == [(writer, late._replace(entered=4.8), True)]
+    assert overtaken([first, ahead, late, writer]) == [(writer, late)]
+    second = late._replace(what=("writer",))
+    assert overtaken([first, ahead, second, writer]) == [(writer, second)]
+    assert not overtaken([first, ahead, late, writer._replace(stalled=TERM)])
 
 
 def test_readers_and_writers(crowd: Crowd) -> None:
     """4 writers and 8 readers, 2,000 visits, 6 killed: never a writer with anyone else, and no writer waits longer than
-    for those who were ahead of it."""
+    for those who were ahead of it: nobody who came later was let in before it."""
     for _ in range(4):
         crowd.start("writer")
     for _ in range(8):
@@ -191,11 +187,9 @@ def test_readers_and_writers(crowd: Crowd) -> None:
     readers = [visit for visit in visits if visit.what == ("reader",)]
     assert len(writers) > 200
     assert any(one.left > two.entered and one.pid != two.pid for one, two in itertools.pairwise(readers))
-    waited = [writer for writer in writers if writer.stood < writer.entered]
-    assert len(waited) > 100
-    late = overtaken(visits)
-    assert [each for each in late if not each[2]] == [], "a reader that came later went in before a writer"
-    assert len({writer for writer, _, _ in late}) <= len(writers) / 10
+    judged = [writer for writer in writers if kept_its_place(writer)]
+    assert len(judged) > 100
+    assert overtaken(visits) == []
 
 
 @pytest.mark.parametrize("store", each_of([*STORES, REDLOCK]), indirect=True)

@@ -14,12 +14,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import leasehold
+
+if "SERVICE_URL" in os.environ:  # a process of these tests, and not the tests themselves
+    from first_terms import lengthen
+
+    lengthen(60.0, os.environ["SERVICE_URL"])  # in which a successor may come, however busy the machine
+
 import leasehold.drain
 import leasehold.on_signals
 
 NAMES = ("one", "two", "three")
 NAMESPACE = os.environ.get("SERVICE_NAMESPACE", "")
 SECONDS = float(os.environ.get("SERVICE_SECONDS", "2"))
+TTL = 100.0
+"""So long that who gets a lease in a test did not get it because its holder's had run out: two thirds of it, that are
+left whenever a holder ends, are longer than any test waits. (ZooKeeper's sessions are not much longer.)"""
 FOR_EVER = 300.0
 """How long a stubborn body goes on, though its lease is lost."""
 
@@ -32,7 +41,7 @@ def say(*words: object) -> None:
 
 def work(locks: leasehold.Locks, name: str, stubborn: bool = False) -> None:
     try:
-        with locks.lock(name, ttl=30, on_lost="raise") as lease:
+        with locks.lock(name, ttl=TTL, on_lost="raise") as lease:
             say("holds", name)
             while locks._core.draining is None:
                 time.sleep(0.01)
@@ -41,7 +50,7 @@ def work(locks: leasehold.Locks, name: str, stubborn: bool = False) -> None:
                 time.sleep(0.02)
             if stubborn:
                 time.sleep(FOR_EVER)
-        say("done", name)
+        say("done", name, time.monotonic())
     except leasehold.LeaseLost as lost:
         say("cut", name, lost.reason)
 
@@ -98,12 +107,12 @@ def wait_in_vain(locks: leasehold.Locks) -> None:
 
 async def work_in_task(locks: Any, name: str, stubborn: bool) -> None:
     try:
-        async with locks.lock(name, ttl=30, on_lost=None if stubborn else "cancel"):
+        async with locks.lock(name, ttl=TTL, on_lost=None if stubborn else "cancel"):
             say("holds", name)
             while locks._core.draining is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await asyncio.sleep(FOR_EVER if stubborn else SECONDS)
-        say("done", name)
+        say("done", name, time.monotonic())
     except leasehold.LeaseLost as lost:
         say("cut", name, lost.reason)
 

@@ -30,12 +30,16 @@ class Record(NamedTuple):
 
     - ``acquire``: granted, or busy, unknown, cancelled (then it may hold nothing ``limit`` seconds later);
     - ``check``: valid or invalid, what the lease said of itself; ``stored`` is the token that the store had then;
-    - ``renew``: renewed or refused or unknown; ``release``: released or refused or unknown;
+    - ``renew``: renewed or refused or unknown;
+    - ``release``: released or refused or unknown (with a ``limit``, its ``ask`` holds nothing so many seconds later);
     - ``write``: accepted, refused or unknown, to the resource of that name; ``begin``: one is about to be made;
     - ``lost``: the loss was told at ``returned``; ``invoked`` is the deadline, or when it was lost before that;
     - ``seen``: a look into the store found ``ask`` holding the name;
     - ``queued``: ``ask``, first made at ``invoked``, had its place in the queue, or the lease, at ``returned``. Only of
       those who keep to the queue;
+    - ``over``: whoever made ``ask`` is no more, or has no more to do with it: it holds nothing ``limit`` seconds later;
+    - ``broken``: an operator has broken this holding, which the store had for ``limit`` more seconds: it is not renewed
+      from then on. ``by force``: it was ended at once, and its holder may not have heard yet; else ``told``;
     - ``gone``: somebody was told that this holding has ended, as a member that has left or failed;
     - ``done``: with this holding was done what is to be done once, with that ``outcome``; said by all who hear of it;
     - ``took``: what was to be had from ``invoked`` on was had at ``returned``, ``limit`` seconds allowed;
@@ -61,8 +65,9 @@ OUTCOMES = {
     "renew": {"renewed", "refused", "unknown"},
     "release": {"released", "refused", "unknown"},
     "write": {"accepted", "refused", "unknown"},
+    "broken": {"by force", "told"},
 }
-OPS = {*OUTCOMES, "begin", "lost", "seen", "queued", "gone", "done", "took", "left", "fault"}
+OPS = {*OUTCOMES, "begin", "lost", "seen", "queued", "over", "gone", "done", "took", "left", "fault"}
 
 
 class Violation(NamedTuple):
@@ -151,6 +156,7 @@ def check(
         if exclusive:
             judge.exclusion(most)
             judge.departures()
+            judge.breaks()
         if in_turn:
             judge.turns()
         if most == 1:
@@ -190,6 +196,9 @@ class _Judge:
         self.records = records
         self.grants = [each for each in self.of("acquire") if each.outcome == "granted"]
         self.found = found
+        self.forced = {each.token: each.returned for each in self.of("broken") if each.outcome == "by force"}
+        """When which token was taken from its holder by force: the one exception to exclusion, until that one hears of
+        it, at its deadline at the latest (see ``breaks``)."""
 
     def of(self, op: str) -> list[Record]:
         return [each for each in self.records if each.op == op]
@@ -232,8 +241,19 @@ class _Judge:
             holding = (each.token, each.owner)
             if each.op == "gone":
                 gone.setdefault(holding, each.returned)
-            elif each.outcome == "valid" and gone.get(holding, NEVER) < each.invoked:
+            elif each.outcome == "valid" and gone.get(holding, NEVER) < each.invoked and each.token not in self.forced:
                 self.bad("not gone", f"{each.owner} holds token {each.token} after others were told that it has gone")
+
+    def breaks(self) -> None:
+        """What was broken is not renewed, so that it is valid no longer than the store would have kept it then."""
+        until: dict[int, float] = {}
+        for each in self.of("broken"):
+            if each.limit is not None:
+                until.setdefault(each.token, each.returned + each.limit)
+        for each in self.of("check"):
+            if each.outcome == "valid" and until.get(each.token, NEVER) < each.invoked:
+                late = each.invoked - until[each.token]
+                self.bad("revived", f"{each.owner} holds token {each.token}, which was broken, {late:.3f} s too long")
 
     def turns(self) -> None:
         """Whoever asked after another had its place is granted the name after that one."""
@@ -265,6 +285,8 @@ class _Judge:
                 highest = max(highest, following.token)
                 following = next(higher, None)
             if each.outcome != "valid":
+                continue
+            if self.forced.get(each.token, NEVER) <= each.invoked:
                 continue
             told = f"{each.owner} was told that token {each.token} is valid at {each.invoked:.3f}"
             if limit == 1 and each.token < highest:
@@ -330,16 +352,19 @@ class _Judge:
                 self.bad("write after loss", f"{each.owner} wrote with token {each.token} after it was lost")
 
     def maybes(self) -> None:
-        """An acquire that did not succeed holds nothing after its ``limit``."""
-        failed = {each.ask: each for each in self.of("acquire") if each.outcome != "granted" and each.ask}
+        """An acquire that did not succeed, what was given back and what the dead have held: of these nothing is in the
+        store after their ``limit``."""
+        over: dict[str, list[Record]] = defaultdict(list)
+        for each in self.records:
+            ends = each.op in ("release", "over") or (each.op == "acquire" and each.outcome != "granted")
+            if ends and each.ask and each.limit is not None:
+                over[each.ask].append(each)
         for look in self.of("seen"):
-            ended = failed.get(look.ask)
-            if ended is None or ended.limit is None:
-                continue
-            since = look.invoked - ended.returned
-            if since > ended.limit:
-                what = f"an acquire of {ended.owner} that ended as {ended.outcome}"
-                self.bad("not settled", f"{what} still holds {since:.3f} s later")
+            for ended in over.get(look.ask, ()):
+                since = look.invoked - ended.returned
+                if ended.limit is not None and since > ended.limit:
+                    what = "was over" if ended.op == "over" else f"ended its {ended.op} as {ended.outcome}"
+                    self.bad("not settled", f"{ended.owner or ended.ask} {what}, and still holds {since:.3f} s later")
 
     def ends(self) -> None:
         """What was free was taken in time; nothing is left over."""

@@ -1,0 +1,54 @@
+"""How a listener to events is told in asyncio: in order and one at a time, though it may be async and take its time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+
+from .log import ERROR, log
+from .model import Event
+from .typed import Any
+
+
+class Teller:
+    """One listener, and what it has yet to be told. An async one is told the next when it is through with the last, so
+    that it holds up itself alone. Everything here happens in the loop."""
+
+    def __init__(
+        self, listener: Callable[[Event], object], spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
+    ) -> None:
+        self._listener = listener
+        self._spawn = spawn
+        self._events: deque[Event] = deque()
+        self._busy = False
+
+    def tell(self, event: Event) -> None:
+        self._events.append(event)
+        if not self._busy:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._events:
+            event = self._events.popleft()
+            try:
+                result = self._listener(event)
+            except Exception as error:
+                self._failed(error)
+                continue
+            if asyncio.iscoroutine(result):
+                self._busy = True
+                self._spawn(result).add_done_callback(self._through)
+                return
+
+    def _through(self, task: asyncio.Task[Any]) -> None:
+        self._busy = False
+        if task.cancelled():
+            return  # by whoever ends all tasks: the loop may be about to end, so the rest is told with the next event
+        error = task.exception()
+        if isinstance(error, Exception):
+            self._failed(error)
+        self._go_on()
+
+    def _failed(self, error: Exception) -> None:
+        log(ERROR, "a callback of leasehold failed: %r", self._listener, exc=error)
