@@ -83,9 +83,10 @@ def test_what_makes_no_sense_is_wrong_usage(shell: Shell) -> None:
         assert answer.stderr.startswith("leasehold: ")
 
 
-def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
+def benched(shell: Shell, *words: str) -> None:
+    """``bench`` has a figure of everything, and none that cannot be."""
     with Stalls() as stalls:
-        answer = shell.do("bench", "--seconds", "200ms", "--processes", "2", "--leases", "7", "--json")
+        answer = shell.do("bench", "--seconds", "200ms", "--processes", "2", "--leases", "7", "--json", *words)
     assert answer.returncode == 0, answer.stderr
     figures = json.loads(answer.stdout)
     for key in ("pair_threads", "pair_asyncio", "hand_off"):
@@ -96,11 +97,22 @@ def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
     assert figures["held"]["lost"] == 0 or stalls.worst > 1, "of a ttl of 3 s two are left when a renewal is due"
     assert 0 < figures["held"]["share_of_a_core"] < 2
     assert 0 < figures["takeover"]["seconds"] < 20
+
+
+def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
+    benched(shell)
     assert "nothing is held" in shell.do("ls", "--namespace", "leasehold-bench").stderr
     shown = shell.do("bench", "--seconds", "200ms", "--processes", "2").stdout
     assert "hand-offs per second" in shown
     assert "100 held (ttl 3 s)" in shown
     assert "replaced after" in shown
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["redis", "mongodb", "postgresql", "mariadb", "mysql", "etcd", "zookeeper"])
+def test_bench_on_a_server(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
+    benched(shell, "--url", request.getfixturevalue(f"{kind}_server").url)
 
 
 def test_what_was_seen_once_is_a_figure() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import leasehold
+from leasehold.cli import run as cli_run
 from leasehold.cli.once import Work
 from leasehold.cli.options import parse
 from leasehold.once import LONGEST_NOTE
@@ -99,6 +100,27 @@ def test_a_store_that_is_away_is_waited_for(shell: Shell) -> None:
         else:
             assert work.settled() is None
         assert network.calls["read_note"] - before == reads
+
+
+def test_one_timeout_is_for_the_reading_and_for_the_lease(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a store that was away has taken of it is gone."""
+    given: list[float | None] = []
+
+    def acquire(options: object, locks: object, every: float, signals: object, timeout: float | None) -> int:
+        given.append(timeout)
+        return 9
+
+    monkeypatch.setattr(cli_run, "_acquire", acquire)
+    monkeypatch.setattr("leasehold.cli.store.open_store", lambda options: shell.locks)
+    monkeypatch.setattr("leasehold.cli.store.leave", lambda locks: None)
+    monkeypatch.setattr("leasehold.cli.signals.Signals", lambda: None)
+    network = faults.install(shell.locks)
+    network.lose_request("read_note", times=2, noticed_after=0.2)
+    for words in (("--timeout", "60s"), (), ("--no-wait",)):
+        assert cli_run._run(parse(["once", "x", *words, "true"]), None, None) == 9  # type: ignore[arg-type]
+    assert given[0] is not None
+    assert given[0] <= 60 - 2 * 0.2
+    assert given[1:] == [None, 0.0]
 
 
 def test_under_its_lease_it_does_not_wait_until_that_has_ended(shell: Shell) -> None:

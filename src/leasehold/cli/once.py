@@ -28,12 +28,16 @@ class Work:
         self._once = checked(locks.once, options.name, version=options.work_version, retries=options.retries)
         self._core = locks._core
         self._policy: Policy = self._once._policy
-        self._timeout = 0.0 if options.no_wait else options.timeout
+        self._ends = ends_at(self._core, 0.0 if options.no_wait else options.timeout)
         self._begun = time.monotonic()
+
+    def left(self) -> float | None:
+        """How long it may take to get the lease: what the reading has left of ``--timeout``, which is for both."""
+        return None if self._ends is None else max(0.0, self._ends - self._core.now())
 
     def settled(self) -> int | None:
         """The exit code if there is nothing left to do."""
-        core, ends = self._core, ends_at(self._core, self._timeout)
+        core, ends = self._core, self._ends
         for lease in core.held():  # COMMAND must not begin when its lease has ended over this
             halfway = core.now() + lease.remaining / 2
             ends = halfway if ends is None else min(ends, halfway)

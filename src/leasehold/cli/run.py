@@ -78,14 +78,15 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
     signals = Signals()
     locks = open_store(options)
     try:
-        work = None
+        work, timeout = None, 0.0 if options.no_wait else options.timeout
         if options.command == "once":
             from .once import Work
 
             work = Work(options, locks)
             if (code := work.settled()) is not None:
                 return code
-        lease = _acquire(options, locks, renew_every, signals)
+            timeout = work.left()
+        lease = _acquire(options, locks, renew_every, signals, timeout)
         if isinstance(lease, int):
             return lease
         if work is not None and (code := work.settled()) is not None:  # another has done it while we waited
@@ -95,9 +96,9 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         environment: dict[str, str | None] = dict.fromkeys(_VARIABLES)
         if lease is not None:
             environment = dict(zip(_VARIABLES, (lease.name, str(lease.token), lease.owner), strict=True))
+        signals.pass_on()  # before COMMAND can be seen: a Ctrl-Z would stop us, and not it
         # Whoever can tell by an open file that we live must not think us dead before COMMAND is.
         child.start(environment, getattr(locks._core.driver, "life", None))
-        signals.pass_on()
         gc.freeze()  # what is loaded stays, and need not be looked through
         gc.enable()
         reason = Watch(child, guardian, signals).until_end(lease, kill_after, renew_every)
@@ -111,7 +112,9 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         leave(locks)
 
 
-def _acquire(options: Options, locks: Locks, renew_every: float, signals: Signals) -> Lease | int | None:
+def _acquire(
+    options: Options, locks: Locks, renew_every: float, signals: Signals, timeout: float | None
+) -> Lease | int | None:
     """The lease; None when COMMAND is to run without it; an exit code when it is not to run."""
     from ..engine import WrongShape
     from ..errors import AcquireCancelled, AcquireTimeout, StoreUnavailable
@@ -126,7 +129,7 @@ def _acquire(options: Options, locks: Locks, renew_every: float, signals: Signal
         kind="once" if options.command == "once" else "lock",
     )
     try:
-        lease = lock.acquire(0.0 if options.no_wait else options.timeout, cancel=signals)
+        lease = lock.acquire(timeout, cancel=signals)
     except AcquireCancelled:
         return 128 + signals.take()[0]
     except AcquireTimeout as error:
