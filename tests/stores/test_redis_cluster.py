@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,7 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-import leasehold
-from leasehold import aio, clock, policy
+from leasehold import clock, policy
 from leasehold.errors import StoreNotReady, StoreUnavailable
 from leasehold.protocol import RENEWED, Renewal, run_steps
 from leasehold.stores.redis import cluster as slots
@@ -21,36 +20,14 @@ from leasehold.stores.redis import threads as redis_threads
 from leasehold.stores.redis.errors import translate
 from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.wire import make_error
-from leasehold.testing.api import Api, make_api
+from leasehold.testing.api import Api
 from leasehold.testing.handles import Lease, Locks, eventually
 from servers.redis_ensembles import ClusterNode, RedisCluster, follows
 
 PAGE = Path(__file__).parents[2] / "docs" / "stores" / "redis.md"
 
 
-@pytest.fixture(params=["threads", "asyncio"])
-def api(request: pytest.FixtureRequest) -> Iterator[Api]:
-    api = make_api(request.param)
-    yield api
-    assert not api.close()
-
-
 Connect = Callable[..., Locks]
-
-
-@pytest.fixture
-def connect(api: Api) -> Iterator[Connect]:
-    """A ``Locks`` that is closed in the end."""
-    made = []
-
-    def connect(url: str, **options: Any) -> Locks:
-        library: Any = leasehold if api.side == "threads" else aio
-        made.append(Locks(api, api.call(library.connect, url, **options)))
-        return made[-1]
-
-    yield connect
-    for locks in made:
-        locks.close()
 
 
 def client(node: ClusterNode) -> redis.Redis:

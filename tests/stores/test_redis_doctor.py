@@ -1,6 +1,8 @@
 """``doctor`` for Redis: each ill that it knows is found, and it says how to mend it."""
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 import redis
@@ -10,6 +12,8 @@ from leasehold.findings import Finding
 from servers.clock import FakeClock
 from servers.redis import Redis, Valkey
 from servers.redis_ensembles import RedisCluster, SentinelSetup
+
+PAGE = Path(__file__).parents[2] / "docs" / "stores" / "redis.md"
 
 
 def ills(url: str) -> dict[str, Finding]:
@@ -54,6 +58,42 @@ def test_a_user_without_permission(start_server) -> None:
     found = ills(server.url.replace("redis://", "redis://poor:pw@"))
     assert "ACL" in found["a lease cannot be taken"].advice
     assert "INFO is not allowed to this user" in found
+
+
+def acl_line() -> list[str]:
+    """The rules of a user who may do what leasehold needs, as documented."""
+    found = re.search(r"^ACL SETUSER \S+ (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert found is not None
+    return found[1].split()
+
+
+def told(rule: str) -> str:
+    """What is said of a user who lacks it."""
+    if rule in ("+ping", "+select", "+role"):  # no connection: none at all, to that database, to a primary
+        return "cannot be reached"
+    if rule == "+time":
+        return "TIME is not allowed"
+    what = {"~": "its keys are", "&": "its channels are"}.get(rule[0], f"{rule[1:].upper()} is")
+    return f"{what} not allowed to this user"
+
+
+@pytest.mark.parametrize("rule", [rule for rule in acl_line() if rule[0] in "+~&"])
+def test_a_user_who_lacks_one_permission(request: pytest.FixtureRequest, rule: str) -> None:
+    """Each that some operation needs at some time is asked for, also what is not needed to take a free name."""
+    kinds = {"+cluster|slots": "redis_cluster", "+asking": "redis_cluster", "+role": "redis_sentinels"}
+    store = request.getfixturevalue(kinds.get(rule, "redis_server"))
+    url = store.url if rule in kinds else f"{store.url.removesuffix('/0')}/1?replicas=1"
+    servers = [redis.Redis(port=server.port) for server in getattr(store, "members", [store])]
+    for server in servers:
+        server.execute_command("ACL", "SETUSER", "doctored", "reset", *(each for each in acl_line() if each != rule))
+    found = ills(url.replace("://", "://doctored:password@"))
+    for server in servers:
+        server.execute_command("ACL", "DELUSER", "doctored")
+    finding = found.pop(told(rule))
+    assert finding.level == ("warning" if rule in ("+scan", "+subscribe") else "error")
+    assert "ACL" in finding.advice
+    others = {message for message in found if message.endswith("not allowed to this user")}
+    assert others <= {"INFO is not allowed to this user"}
 
 
 def test_a_user_of_one_namespace(start_server) -> None:

@@ -1252,3 +1252,30 @@ def test_a_new_loop_does_not_look_for_those_of_the_old_one(redis_server: Any, cl
         asyncio.run(leave())
         assert waiters
         asyncio.run(come())
+
+
+async def test_the_listener_comes_back_when_every_task_was_cancelled(redis_server: Redis, namespace: str) -> None:
+    """As some frameworks do when they shut down, and go on all the same."""
+
+    async def until(condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async with (
+        aio.connect(redis_server.url, namespace=namespace, ttl=60) as locks,
+        aio.connect(redis_server.url, namespace=namespace, ttl=60) as others,
+    ):
+        driver: Any = locks._core.driver
+        theirs = await others.lock("name").acquire()
+        for _ in range(2):
+            waiter = asyncio.ensure_future(locks.lock("name", timeout=60).acquire())
+            await until(lambda: driver._up)
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.wait([waiter])
+            assert not await driver.listen("", None), "one that ends is not to be relied upon"
+        waiter = asyncio.ensure_future(locks.lock("name", timeout=60).acquire())
+        await until(lambda: driver._up)
+        await theirs.release()
+        await (await waiter).release()

@@ -7,21 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partialmethod
 
 import pytest
 import redis
+from redlock_nodes import be_patient, behind_a_proxy, holders, url
 
 import leasehold
 from leasehold import aio
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
 from leasehold.protocol import RENEWED, Renewal
 from leasehold.stores.redis import pool_tasks, pool_threads
-from leasehold.stores.redlock import node as redlock_node
-from leasehold.stores.redlock import store as redlock
-from leasehold.stores.redlock import tasks as redlock_tasks
-from leasehold.stores.redlock import threads as redlock_threads
 from leasehold.stores.redlock.node import REST
 from leasehold.testing.handles import in_time
 from servers.proxy import Proxy
@@ -31,11 +28,6 @@ PATIENCE = 3.0
 """What a node may take here, at a ttl of 30 s: on a machine that does other things too, half a second is soon over."""
 WITHOUT_IT = 0.9 * PATIENCE
 """Whoever takes longer has waited for a node that does not answer."""
-
-
-def be_patient(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    for module in (redlock, redlock_node, redlock_tasks, redlock_threads):
-        monkeypatch.setattr(module, "SLOWEST", seconds)
 
 
 @pytest.fixture(autouse=True)
@@ -54,10 +46,6 @@ def locks(nodes: list[Redis]) -> Iterator[leasehold.Locks]:
         yield locks
 
 
-def url(nodes) -> str:
-    return "redlock://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
-
-
 def pair(locks: leasehold.Locks, count: int = 40) -> float:
     """Median seconds of an acquire and release."""
     taken = []
@@ -67,10 +55,6 @@ def pair(locks: leasehold.Locks, count: int = 40) -> float:
         lock.acquire(timeout=10).release()
         taken.append(time.perf_counter() - began)
     return statistics.median(taken)
-
-
-def holders(node: Redis, name: str) -> bytes | None:
-    return redis.Redis(port=node.port).hget(f"leasehold:{{:{name}}}", "h")
 
 
 def eventually(true, within=60.0) -> None:
@@ -124,13 +108,6 @@ def test_busy_is_not_away_when_a_minority_is_dead(nodes, locks) -> None:
         for _ in range(20):
             assert locks.lock("a").try_acquire() is None
         assert held.release() is True
-
-
-@contextmanager
-def behind_a_proxy(nodes) -> Iterator[tuple[str, Proxy]]:
-    """The URL, with the first node reached through a proxy."""
-    with Proxy(nodes[0].port) as proxy:
-        yield f"redlock://127.0.0.1:{proxy.port}," + url(nodes[1:]).partition("://")[2], proxy
 
 
 def spoil(node: Redis, proxy: Proxy, fault: str) -> None:

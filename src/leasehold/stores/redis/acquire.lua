@@ -3,12 +3,15 @@
 -- ARGV  1 attempt, 2 owner, 3 kind, 4 data ('' for none), 5 session, 6 weight, 7 ttl µs, 8 rest µs,
 --       9 shape and limit ('lock 1'), 10 fair, 11 queue, 12 whether a push may bring the lease (each '1' or '0');
 --       12 is '2' on a node of a quorum (raise.lua);
---       13, 14 attempt and token of the permit to take over, if that is wanted
+--       13 number of this try, 0 without it: those up to the number in a mark come too late (mark.lua);
+--       or 13, 14 attempt and token of the permit to take over, if that is wanted
 -- gives {1, token, now, then what is known of who let it expire}
 --       {0, place or -1, now, µs after which to look again, or 0, µs until the first holder expires, or -1, then that
 --       holder, unless the attempt has just joined the queue: it will ask again before it gives up}
 --       {-1, shape and limit that the name is in use with}
 --       {-2}: the permit to take over is not there
+local ended = tonumber(stored[6])
+if ended and tonumber(not ARGV[14] and ARGV[13] or 0) <= ended then return {0, -1, now, 0, -1} end
 local attempt, ttl = ARGV[1], tonumber(ARGV[7])
 local gone = expire()
 
@@ -16,6 +19,7 @@ for _, holder in ipairs(holders) do
   if holder[ATTEMPT] == attempt and holder[STATE] ~= INTERRUPTED then
     -- Its answer got lost, or it claims what a release granted it. Never shortens.
     holder[TTL], holder[STATE] = ttl, HELD
+    if not ARGV[14] and ARGV[13] then holder[TRY] = math.max(holder[TRY] or 0, tonumber(ARGV[13])) end
     holder[EXPIRES] = math.max(holder[EXPIRES], now + ttl)
     save()
     if gone then return {1, holder[TOKEN], now, seen(gone, waiting)} end
@@ -26,7 +30,7 @@ end
 local weight = tonumber(ARGV[6])
 local mine = wanted(0)
 
-if ARGV[13] then
+if ARGV[14] then
   local token = tonumber(ARGV[14])
   for place, old in ipairs(holders) do
     if old[ATTEMPT] == ARGV[13] and old[TOKEN] == token and old[STATE] ~= INTERRUPTED and old[WEIGHT] >= weight then

@@ -5,14 +5,15 @@
 -- gives {1, for each name {token, then what is known of who let it expire}}
 --       {0, place, now, then the holder that expires first}: that of the first name that is busy
 --       {-1, place, shape and limit that the name is in use with}
---       {2}: a name is free, but the queue has to move up first
+--       {2}: a name is free, but the queue has to move up first; or nobody waits for the answer any more
 local answer, permits = {1}, {}
 for place = 1, #KEYS / 2 do
   local key, at = KEYS[place * 2 - 1], (place - 1) * 12
-  local found = redis.call('HMGET', key, 'f', 't', 's', 'h')
+  local found = redis.call('HMGET', key, 'f', 't', 's', 'h', 'w' .. ARGV[at + 1])
   if found[1] and found[1] ~= '1' then
     return redis.error_reply('LEASEHOLDFORMAT ' .. found[1])
   end
+  if found[5] then return {2} end  -- it comes too late: see mark.lua
   local gone, first, mine
   for _, holder in ipairs(found[4] and cmsgpack.unpack(found[4]) or {}) do
     if holder[EXPIRES] <= now then

@@ -24,6 +24,8 @@ LIMIT = 5.0
 OLDEST = (6, 2)
 SKEW = 1.0
 """Seconds between the server's clock and ours that are worth a word."""
+NAME = "leasehold-doctor"
+CHANNEL = "leasehold:session:doctor"
 
 
 def doctor(url: str, namespace: str = "") -> list[Finding]:
@@ -75,6 +77,7 @@ def examine(address: Address, namespace: str = "", one_of_many: bool = False) ->
             patient.persistence()
             patient.replication(address.replicas)
             patient.clock()
+            patient.permissions(namespace, address.replicas, one_of_many)
             patient.scripts(namespace, one_of_many)
     finally:
         link.close()
@@ -192,18 +195,65 @@ class Patient:
         else:
             self._say(OK, f"its clock agrees ({off * 1000:+.0f} ms)")
 
+    def permissions(self, namespace: str, replicas: int, clustered: bool) -> None:
+        """Each command that some operation will need, inside a script or not, on keys of a name of our own.
+
+        That is looked at before anything else: whether the slot is here, or the server a replica, is no matter. None
+        of them changes anything but that record's expiry."""
+        from .store import RedisStore
+
+        key, queue = (each.decode() for each in RedisStore("redis", namespace).keys(NAME))
+        always = [
+            *(("EVAL", "return 1", "0"), ("EVALSHA", "0" * 40, "0")),
+            *(("HMGET", key, "f"), ("HGET", key, "f"), ("HSET", key, "f", "1"), ("HDEL", key, "-")),
+            *(("PEXPIRE", key, "86400000"), ("ZADD", queue, "XX", "1", "-"), ("ZREM", queue, "-")),
+            *(("ZRANK", queue, "-"), ("ZRANGE", queue, "0", "0"), ("ZCARD", queue), ("PUBLISH", CHANNEL, "")),
+        ]
+        if replicas:
+            always.append(("WAIT", "0", "1"))
+        if clustered:
+            always += [("CLUSTER", "SLOTS"), ("ASKING",)]
+        for command in always:
+            self._may(ERROR, "leases need it", *command)
+        self._may(WARNING, "listings need it: ls, stats, leases(), metrics()", "SCAN", "0", "MATCH", key, "COUNT", "1")
+        try:
+            self._link.ear(CHANNEL, LIMIT).close()
+        except DRIVER_ERRORS as error:
+            self._refused(WARNING, "without it waiters poll, and are served later", "SUBSCRIBE", error)
+
+    def _may(self, level: str, why: str, *command: str) -> None:
+        try:
+            self._ask(*command)
+        except DRIVER_ERRORS as error:
+            name = "CLUSTER|SLOTS" if command[0] == "CLUSTER" else command[0]
+            self._refused(level, why, name, error)
+
+    def _refused(self, level: str, why: str, command: str, error: BaseException) -> None:
+        """Tell of it if it is a matter of permission. One that concerns all keys, or channels, is told once."""
+        text = str(error)
+        if "NOPERM" not in text:
+            return
+        message, mend = f"{command} is not allowed to this user", f"+{command.lower()}"
+        if "to run the" in text:
+            pass  # the user's name may be in it, and be anything
+        elif "key" in text:
+            message, mend = "its keys are not allowed to this user", "~leasehold:*"
+        elif "channel" in text:
+            message, mend = "its channels are not allowed to this user", "&leasehold:session:*"
+        if all(finding.message != message for finding in self.findings):
+            self._say(level, message, f"{why}: add {mend} to the user's ACL")
+
     def scripts(self, namespace: str, one_of_many: bool) -> None:
         """Do what leases need, on a name of our own; a node of a cluster may not have its slot."""
         from ...protocol import Ask
         from .store import RedisStore
 
-        store, name = RedisStore("redis", namespace), "leasehold-doctor"
-        ask = Ask(name, os.urandom(16).hex(), "doctor", "doctor", None, 1_000_000)
+        store = RedisStore("redis", namespace)
+        ask = Ask(NAME, os.urandom(16).hex(), "doctor", "doctor", None, 1_000_000)
+        taking = store.acquire(ask)
         try:
-            reply = self._link.send([next(store.acquire(ask))], LIMIT)[0]
-            self._link.send([next(store.release(name, ask.attempt, reply[1], None))], LIMIT)
-            self._ask("PUBLISH", "leasehold:session:doctor", "")
-            self._link.ear("leasehold:session:doctor", LIMIT).close()
+            reply = self._link.send([next(taking)], LIMIT)[0]
+            self._link.send([next(store.release(NAME, ask.attempt, reply[1], None))], LIMIT)
         except (StoreError, *DRIVER_ERRORS) as error:
             if one_of_many and isinstance(error, MovedError):
                 self._say(OK, "scripts may be run")

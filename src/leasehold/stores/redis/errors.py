@@ -25,6 +25,7 @@ _PASSING = (
     "ASK ",
     "WAIT cannot be used with replica",
 )
+_ACL = "the user's ACL does not allow it: docs/stores/redis.md has the line that it needs"
 _MEND = (
     ("LEASEHOLDFORMAT", "a record was written by a newer leasehold: upgrade this one"),
     (
@@ -32,7 +33,8 @@ _MEND = (
         "a key that starts with 'leasehold:{' is not leasehold's: remove it, or use another database or namespace",
     ),
     ("OOM ", "the server is out of memory: raise its maxmemory, or free some"),
-    ("NOPERM", "the user's ACL does not allow it: docs/stores/redis.md has the line that it needs"),
+    ("NOPERM", _ACL),
+    ("permissions to", _ACL),  # the same, where redis-py has taken the code away: while it connects, say
     ("unauthenticated", "the server wants a password: redis://user:password@host"),
     ("NOAUTH", "the server wants a password: redis://user:password@host"),
     ("WRONGPASS", "the server refuses this user name or password"),

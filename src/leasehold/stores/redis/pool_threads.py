@@ -89,7 +89,8 @@ class Line:
 
     def connect(self) -> None:
         connect(self.connection)
-        self._sock = sock = self.connection._sock
+        sock = self.connection._sock
+        self._send, self._receive = sock.sendall, sock.recv
         self._limit = Limit(sock, by_kernel=not self._resp3)
         poll = select.poll()
         poll.register(sock, select.POLLIN)
@@ -99,15 +100,15 @@ class Line:
         """Send one command. Its reply, of which an error is given as an exception."""
         if limit != self._limit.seconds:
             self._limit.set(limit)
-        if not self._resp3:
-            try:
-                self._sock.sendall(payload)
-                data = self._sock.recv(USUAL)
-            except OSError as error:
-                raise self._failed(error, limit) from error
-            usual = parse_usual(data)
-            return self._read(data, 1, limit)[0] if usual is None else usual
-        return self._talk_resp3(payload, 1)[0]
+        if self._resp3:
+            return self._talk_resp3(payload, 1)[0]
+        try:
+            self._send(payload)
+            data = self._receive(USUAL)
+        except OSError as error:
+            raise self._failed(error, limit) from error
+        usual = parse_usual(data)
+        return self._read(data, 1, limit)[0] if usual is None else usual
 
     def talk(self, payload: bytes, count: int, limit: float) -> list[Any]:
         """Send, and read so many replies; an error reply is among them as an exception."""
@@ -116,8 +117,8 @@ class Line:
         if self._resp3:
             return self._talk_resp3(payload, count)
         try:
-            self._sock.sendall(payload)
-            data = self._sock.recv(CHUNK)
+            self._send(payload)
+            data = self._receive(CHUNK)
         except OSError as error:
             raise self._failed(error, limit) from error
         return self._read(data, count, limit)
@@ -136,7 +137,7 @@ class Line:
                         replies.append(reply)
                     return replies
                 except Incomplete:
-                    more = self._sock.recv(CHUNK)
+                    more = self._receive(CHUNK)
                     data = data + more if more else b""
         except OSError as error:
             raise self._failed(error, limit) from error
@@ -346,6 +347,12 @@ class Pool(Lines):
     def _give(self, line: Line) -> None:
         idle = self._idle
         idle.append(line)
+        if self._queued or self.closed or len(idle) > 1:
+            self._given(line)
+
+    def _given(self, line: Line) -> None:
+        """Whoever waits for a line is woken; what nobody needs is closed."""
+        idle = self._idle
         if self._queued:
             with self._turn:
                 self._turn.notify()

@@ -1,6 +1,8 @@
 -- What every script of one name begins with: its record, as it is stored.
 --
--- KEYS[1]  hash: f format, t last token, s shape and limit, h holders (msgpack), n the last arrival, w<attempt> a waiter
+-- KEYS[1]  hash: f format, t last token, s shape and limit, h holders (msgpack), n the last arrival,
+--          r the last token that a majority chose (raise.lua), w<attempt> a waiter,
+--          or a mark of one who has ended, and x those (mark.lua)
 -- KEYS[2]  sorted set: the queue, attempts by order of arrival: each by its time in µs, or one more than the last.
 --          And a half, if it looks soon by itself: waiters of leasehold 0.1 do not
 local stored = redis.call('HMGET', KEYS[1], 'f', 't', 's', 'h', 'n', 'w' .. (ARGV[1] or ''))

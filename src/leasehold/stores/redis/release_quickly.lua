@@ -1,5 +1,5 @@
 -- Held by this attempt alone: given back as release.lua would, whose arguments these are. See acquire_free.lua.
-if #holders == 1 then
+if #holders == 1 and not ARGV[3] then
   local holder = holders[1]
   if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == tonumber(ARGV[2]) or holder[PUSH] == UNRAISED)
       and holder[REST] == 0 and holder[EXPIRES] > now and holder[EXPIRES] - now < KEEP_MS * 1000 then

@@ -58,6 +58,8 @@ _LISTINGS = 4
 """How many listings can be under way at once without starting over."""
 _FORMS = 500
 """How many calls are kept packed, for names that are asked for again and again."""
+_MOST_UNANSWERED = 10_000
+"""Of how many attempts it is kept that one of their acquires may yet arrive."""
 _AT_ONCE = 100
 """How many waiters one script looks for: the server serves nobody else meanwhile, for a millisecond or a few."""
 
@@ -108,6 +110,8 @@ class RedisStore:
         self._listings: dict[tuple[str, str], list[str]] = {}
         self._asks: dict[str, tuple[tuple[Any, ...], Form]] = {}
         self._releases: dict[str, Form] = {}
+        # By attempt, the number of the last try that got no answer: it may yet arrive (mark.lua).
+        self._unanswered: dict[str, int] = {}
         self._push = b"2" if quorum else b"0" if replicas else b"1"
 
     def begin(self, session: bytes) -> None:
@@ -136,8 +140,14 @@ class RedisStore:
         kept = self._asks.get(ask.name)
         form = kept[1] if kept is not None and kept[0] == ask[2:] else self._form(ask)
         call = form.call(ask.attempt.encode())
+        if self._unanswered and ask.heir is None and (late := self._unanswered.get(ask.attempt)) is not None:
+            call = Call(ACQUIRE, call.keys, (*call.args, b"%d" % (late + 1)))
         sent = clock.now()
-        reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+        try:
+            reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+        except BaseException:
+            self._not_answered(ask.attempt)
+            raise
         if reply[0] == 1:
             gone = read_holding(ask.name, reply[3:]) if len(reply) > 3 else None
             return Grant._make((reply[1], None, gone, None, None))
@@ -158,14 +168,22 @@ class RedisStore:
             case _:
                 return _mismatch(reply[1])
 
+    def _not_answered(self, attempt: str) -> None:
+        """A try of it has failed, was given up on or cancelled. However the attempt ends, that leaves a mark."""
+        if len(self._unanswered) >= _MOST_UNANSWERED:
+            for old in list(self._unanswered)[: _MOST_UNANSWERED // 2]:
+                self._unanswered.pop(old, None)
+        self._unanswered[attempt] = self._unanswered.get(attempt, -1) + 1
+
     def _form(self, ask: Ask) -> Form:
         """For this ask and all that differ from it in nothing but the attempt: so do those of one lock."""
         heir = () if ask.heir is None else (ask.heir[0].encode(), b"%d" % ask.heir[1])
-        form = Form(ACQUIRE, self.keys(ask.name), 1, (*self._asked(ask)[1:], *heir))
+        form = Form(ACQUIRE, self.keys(ask.name), 1, (*self.asked(ask)[1:], *heir))
         _keep(self._asks, ask.name, (ask[2:], form))
         return form
 
-    def _asked(self, ask: Ask) -> tuple[bytes, ...]:
+    def asked(self, ask: Ask) -> tuple[bytes, ...]:
+        """What is asked for, as arguments of a script."""
         return (
             ask.attempt.encode(),
             ask.owner.encode(),
@@ -230,8 +248,13 @@ class RedisStore:
         if len({self._slot(ask.name) for ask in asks}) > 1:
             return None  # no script runs on several nodes of a cluster
         keys = tuple(key for ask in asks for key in self.keys(ask.name))
-        call = Call(ACQUIRE_ALL, keys, tuple(arg for ask in asks for arg in self._asked(ask)))
-        code, *reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+        call = Call(ACQUIRE_ALL, keys, tuple(arg for ask in asks for arg in self.asked(ask)))
+        try:
+            code, *reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+        except BaseException:
+            for ask in asks:
+                self._not_answered(ask.attempt)
+            raise
         match code:
             case 1:
                 gone = [
@@ -272,11 +295,18 @@ class RedisStore:
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
         form = self._releases.get(name) or _keep(self._releases, name, Form(RELEASE, self.keys(name), 2))
-        return bool((yield form.call(attempt.encode(), b"%d" % token)))
+        call = form.call(attempt.encode(), b"%d" % token)
+        if self._unanswered and (late := self._unanswered.get(attempt)) is not None:
+            call = Call(RELEASE, call.keys, (*call.args, b"%d" % late))
+        return bool((yield call))
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
         self.waiters.pop(attempt, None)
-        return bool((yield Call(ABANDON, self.keys(name), (attempt.encode(),))))
+        late = self._unanswered.get(attempt)
+        marked = () if late is None else (b"%d" % late,)
+        found = yield Call(ABANDON, self.keys(name), (attempt.encode(), *marked))
+        self._unanswered.pop(attempt, None)
+        return bool(found)
 
     def give_back(self, batch: Sequence[Unsettled]) -> Steps[None]:
         """Release or abandon many, as each would be by itself, in one go."""

@@ -112,9 +112,11 @@ class RedisTasks:
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
             self._waiting.add(attempt)
-        if self._listener is None and not self._closed:
+        # Again, if somebody has cancelled every task: a user's client may swallow that, and the task ends all the same.
+        over = self._listener is None or (self._listener.done() and self._listener.cancelling() > 0)
+        if over and not self._closed:
             self._listener = asyncio.ensure_future(self._listen())
-        return self._up
+        return self._up and self._listener is not None and not self._listener.cancelling()
 
     def forget(self, attempt: str) -> None:
         self._waiting.discard(attempt)

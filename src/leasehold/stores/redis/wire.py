@@ -57,7 +57,12 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
 
 def parse_usual(data: bytes) -> Any:
     """The reply, if it is one of those that most calls get: a number, or up to nine of them. Else None."""
+    if data == b":1\r\n":  # released
+        return 1
     if data[-2:] == b"\r\n":
+        if data[:9] == b"*3\r\n:1\r\n:":  # granted
+            token, _, now = data[9:-2].partition(b"\r\n:")
+            return [1, int(token), int(now)] if token.isdigit() and now.isdigit() else None
         if data[:1] == b":" and data.count(b"\n") == 1:
             return int(data[1:-2])
         if data[:1] == b"*" and data[2:5] == b"\r\n:":

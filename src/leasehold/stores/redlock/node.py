@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ... import clock
 from ...errors import StoreError, StoreUnavailable
 from ..redis.errors import translate
-from ..redis.scripts import Call
+from ..redis.scripts import ABANDON, ACQUIRE, RELEASE, VOTE, Call
 from ..redis.store import Keys, Many
 from .store import SLOWEST, Poll, Tell
 
@@ -21,12 +21,18 @@ REST = 0.5
 MOST_OWED = 10_000
 _AT_ONCE = 200
 """Calls of those that are owed, sent together."""
+_ENDS = {ABANDON: 1, RELEASE: 2}
+"""What ends an attempt, or one try of it, and which of its arguments has it leave a mark."""
+
+
+Request: TypeAlias = Call | Many | Keys
 
 
 class Job(NamedTuple):
     """What one node has to do, and who is told."""
 
-    request: Call | Many | Keys
+    request: Request | Callable[[], Request | None]
+    """Or what tells it when the node has come to it; None when there is nothing to do any more."""
     limit: float
     done: Callable[[Any], None]
     owed_until: float
@@ -53,6 +59,8 @@ class Health:
         self._owed: deque[Job] = deque(maxlen=MOST_OWED)
         self._rests_until = 0.0
         self._error: StoreError | None = None
+        # By attempt, the number of its last try that has failed here: it may yet arrive (mark.lua).
+        self._late: dict[bytes, bytes] = {}
 
     def excuse(self, job: Job) -> StoreError | None:
         """Why the job is not even tried: nobody waits for it any more, or the node has failed a moment ago."""
@@ -74,10 +82,34 @@ class Health:
         self._rests_until = clock.now() + REST
         if job is not None:
             self._note(job)
+            for call in job.request.calls if isinstance(job.request, Many) else (job.request,):
+                if isinstance(call, Call) and call.script in (ACQUIRE, VOTE):
+                    while len(self._late) >= MOST_OWED:
+                        del self._late[next(iter(self._late))]
+                    self._late[call.args[0]] = call.args[12]
         return self._error
 
-    def worked(self) -> None:
+    def worked(self, job: Job) -> None:
         self._error = None
+        self._done(job.request)
+
+    def prepare(self, job: Job) -> Job | None:
+        """The job as it is to be sent now: what ends an attempt leaves a mark, if a try of it has failed here."""
+        request = job.request() if not isinstance(job.request, tuple) else job.request
+        return None if request is None else job._replace(request=self._marked(request))
+
+    def _marked(self, request: Request) -> Request:
+        if self._late and isinstance(request, Call) and request.script in _ENDS:
+            number = self._late.get(request.args[0])
+            if number is not None:
+                place = _ENDS[request.script]
+                args = (*request.args[:place], number, *request.args[place + 1 :])
+                return Call(request.script, request.keys, args)
+        return request
+
+    def _done(self, request: Any) -> None:
+        if self._late and isinstance(request, Call) and request.script in _ENDS:
+            self._late.pop(request.args[0], None)
 
     def owes(self) -> bool:
         return bool(self._owed)
@@ -87,9 +119,12 @@ class Health:
         while self._owed:
             some = list(islice(self._owed, _AT_ONCE))
             now = clock.now()
-            calls = [job.request for job in some if job.owed_until > now and isinstance(job.request, Call)]
+            owed = [job.request for job in some if job.owed_until > now and isinstance(job.request, Call)]
+            calls = [call for call in map(self._marked, owed) if isinstance(call, Call)]
             if calls:
                 yield calls
+            for call in calls:
+                self._done(call)
             for _ in some:
                 self._owed.popleft()
 
@@ -101,16 +136,19 @@ class Health:
 class Ballot:
     """The answers to one question. ``decided`` is called once: when there are enough, or all of them."""
 
-    def __init__(self, nodes: int, enough: Callable[[dict[int, Any]], bool], decided: Callable[[], object]) -> None:
+    def __init__(self, nodes: int, poll: Poll, decided: Callable[[], object]) -> None:
         self._answers: dict[int, Any] = {}
         self._nodes = nodes
-        self._enough = enough
+        self._enough = poll.enough
+        self._heard = poll.heard
         self._decided = decided
         self._mutex = threading.Lock()
         self._open = True
 
     def vote(self, node: int, answer: Any) -> None:
         with self._mutex:
+            if self._heard is not None:
+                self._heard[node] = answer
             if not self._open:
                 return
             self._answers[node] = answer
@@ -131,7 +169,7 @@ def ask(nodes: Sequence[Node], poll: Poll, left: float, decided: Callable[[], ob
     us who stood still: then they are asked all the same.
     """
     insists = sum(node.health.resting() for node in nodes) > (len(nodes) - 1) // 2
-    ballot = Ballot(len(nodes), poll.enough, decided)
+    ballot = Ballot(len(nodes), poll, decided)
     now = clock.now()
     owed_until = now + poll.owed if poll.owed else 0.0
     limit, awaited_until = min(poll.patience, left), now + awaited(poll, left)
@@ -147,5 +185,12 @@ def awaited(poll: Poll, left: float) -> float:
 
 def tell(nodes: Sequence[Node], message: Tell) -> None:
     until = clock.now() + message.until
-    for node in nodes:
-        node.put(Job(message.call, SLOWEST, lambda answer: None, until, until, insists=False))
+    for number, node in enumerate(nodes):
+        if isinstance(message.what, Call):
+            node.put(Job(message.what, SLOWEST, _nobody, until, until, insists=False))
+        else:
+            node.put(Job(partial(message.what, number), SLOWEST, _nobody, 0.0, until, insists=False))
+
+
+def _nobody(answer: Any) -> None:
+    """Nobody waits for it."""

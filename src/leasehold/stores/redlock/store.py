@@ -7,10 +7,15 @@ monotonic, is here; ``threads.py`` and ``tasks.py`` ask the nodes, all at once. 
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count
 from statistics import mode
 from typing import Any, NamedTuple
 
+from ... import clock
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...protocol import (
     BROKEN,
@@ -28,7 +33,7 @@ from ...protocol import (
     Steps,
 )
 from ..redis.errors import known, unreadable
-from ..redis.scripts import ABANDON, RAISE, RELEASE, RENEW, Call
+from ..redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, RENEW, VOTE, Call
 from ..redis.store import Keys, Many, RedisStore, read_holding
 from ..redis.url import Address, parse
 
@@ -39,6 +44,12 @@ SLOWEST, QUICKEST = 0.5, 0.1
 """Bounds, in seconds, of what one node may take: a tenth of the ttl in between."""
 OWED = 30.0
 """How long a release that a node did not take is tried again."""
+SPREAD = 0.05
+"""Waiters look so much after the holder's expiry, at most, each at a time of its own: else they split the votes."""
+SPLIT, SPLITS = 0.04, 4
+"""When they did, each asks again within so many seconds, and with each further time within twice as many; so often."""
+YOUNG = 1.0
+"""A vote that is no older may be of somebody who is still asking the other nodes."""
 
 
 class Poll(NamedTuple):
@@ -50,14 +61,31 @@ class Poll(NamedTuple):
     """Seconds that one node may take."""
     owed: float = 0.0
     """A node that fails is asked again, for so many seconds, before anything else that it is asked."""
+    heard: dict[int, Any] | None = None
+    """Takes in every answer, also those that come when it is decided."""
 
 
 class Tell(NamedTuple):
-    """Have all nodes do it, after what they were asked before; nobody waits. Late and failed ones are tried again."""
+    """Have all nodes do it, after what they were asked before; nobody waits. A call is tried again where it fails."""
 
-    call: Call
+    what: Call | Callable[[int], Many | None]
+    """Or what tells a node, by its number, when it has come to it."""
     until: float
     """For so many seconds; then the node has forgotten the lease by itself."""
+
+
+class Held:
+    """A lease that was granted: what its votes are made of. Times are local ones."""
+
+    __slots__ = ("ask", "number", "since", "until")
+
+    def __init__(self, ask: Ask, number: bytes, since: float) -> None:
+        self.ask = ask
+        self.number = number
+        """Of the try that was granted."""
+        self.since = since
+        self.until = since + ask.ttl / SECOND
+        """When it is over unless it is renewed."""
 
 
 class RedlockStore:
@@ -76,24 +104,30 @@ class RedlockStore:
         self.nodes = nodes
         self.quorum = nodes // 2 + 1
         self._one = RedisStore("redlock", namespace, quorum=True)
+        self._tries = count(1)
+        self._splits: dict[str, int] = {}  # by attempt, how often in a row nobody got a majority
+        self._held: dict[str, Held] = {}  # by attempt, until it is given back
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         if ask.heir is not None:
             raise self._refused("heir")
         patience = _patience(ask.ttl)
-        steps = self._one.acquire(ask._replace(queue=False))
-        call: Call = next(steps)
-        steps.close()
+        number = b"%d" % next(self._tries)
+        call = Call(ACQUIRE, self._one.keys(ask.name), (*self._one.asked(ask._replace(queue=False)), number))
+        call = call._replace(ready=call.packed())  # once for all nodes
+        sent = clock.now()
         answers = yield from self._insist(Poll(call, self._decided(lambda reply: reply[0] == 1), patience))
         granted = {node: reply for node, reply in answers.items() if _is(reply, 1)}
         if len(granted) >= self.quorum:
             token = max(reply[1] for reply in granted.values())
             # Written to a majority before anybody hears of it: whoever comes next meets one of these nodes.
-            raising = Call(RAISE, call.keys, (ask.attempt.encode(), b"%d" % token))
+            raising = Call(RAISE, call.keys, (ask.attempt.encode(), b"%d" % token, number))
             raised: Answers = yield Poll(raising, self._decided(lambda reply: reply == 1), patience)
             if sum(reply == 1 for reply in raised.values()) >= self.quorum:
+                self._splits.pop(ask.attempt, None)
+                self._held[ask.attempt] = Held(ask, number, sent)
                 return Grant(token)
-        yield Tell(Call(ABANDON, call.keys, (ask.attempt.encode(),)), ask.ttl / SECOND)
+        yield Tell(Call(ABANDON, call.keys, (ask.attempt.encode(), b"", number)), ask.ttl / SECOND)
         for reply in answers.values():
             if _is(reply, -1):
                 shape, _, limit = reply[1].decode().rpartition(" ")
@@ -101,11 +135,29 @@ class RedlockStore:
         refused = [reply for reply in answers.values() if _is(reply, 0)]
         if len(granted) + len(refused) < self.quorum:
             raise self._too_few(answers)
-        seen = [read_holding(ask.name, reply[5:]) for reply in refused if len(reply) > 5]
+        return self._busy(ask, [read_holding(ask.name, reply[5:]) for reply in refused if len(reply) > 5], len(granted))
+
+    def _busy(self, ask: Ask, seen: Sequence[Holding], free: int) -> Busy:
+        """Who has it, as far as the nodes have said, of which so many were free; and when to look again."""
         if not seen:
             return Busy(None, None, None)
-        holder = max(seen, key=lambda holding: holding.token)
-        return Busy(holder._replace(waiters=None), None, max(holding.expires_in for holding in seen))
+        silent = self.nodes - free - len(seen)
+        [(_, most)] = Counter(holding.attempt for holding in seen).most_common(1)
+        holder = max(seen, key=lambda holding: holding.token)._replace(waiters=None)
+        if most + silent < self.quorum and any(holding.age < YOUNG for holding in seen):
+            # Several ask at the same time, and each has some of the votes: they are given back by now.
+            splits = min(self._splits.get(ask.attempt, -1) + 1, SPLITS)
+            if ask.queue:  # else it does not ask again
+                self._splits[ask.attempt] = splits
+            return Busy(holder, None, None, look=random.uniform(0.0, SPLIT * 2**splits))
+        self._splits.pop(ask.attempt, None)
+        # It can be had when a majority is free: of those that hold it, so many have to let it go.
+        needed = self.quorum - free
+        over = sorted(holding.expires_in for holding in seen)
+        if len(over) < needed:
+            return Busy(holder, None, None)
+        # Not by expires_in, at which everybody looks at the same moment.
+        return Busy(holder, None, None, look=max(0.0, over[needed - 1]) + random.uniform(0.0, SPREAD))
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
         keys = tuple(self._one.keys(each.name)[0] for each in batch)
@@ -123,9 +175,38 @@ class RedlockStore:
                     return unreadable(batch[place].name, reply[place].decode())
             return self._too_few(answers)
 
-        poll = Poll(Call(RENEW, keys, args), lambda answers: None not in outcomes(answers), patience)
+        heard: dict[int, Any] = {}
+        poll = Poll(Call(RENEW, keys, args), lambda answers: None not in outcomes(answers), patience, heard=heard)
+        sent = clock.now()
         answers = yield from self._insist(poll)
-        return known([outcome or unknown(place) for place, outcome in enumerate(outcomes(answers))])
+        found = list(outcomes(answers))
+        for each, outcome in zip(batch, found, strict=True):
+            if outcome == RENEWED and (held := self._held.get(each.attempt)) is not None:
+                held.until = sent + each.ttl / SECOND  # not put back: another thread may just have released it
+            elif outcome in (GONE, BROKEN):
+                self._held.pop(each.attempt, None)
+        if any(answers.get(node) != [1] * len(batch) for node in range(self.nodes)):
+            confirmed = {place: each for place, each in enumerate(batch) if found[place] == RENEWED}
+            yield Tell(partial(self._votes, confirmed, heard), 2 * patience)
+        return known([outcome or unknown(place) for place, outcome in enumerate(found)])
+
+    def _votes(self, confirmed: Mapping[int, Renewal], heard: Answers, node: int) -> Many | None:
+        """What gives these leases, of which a majority has just said that they stand, the votes of a node that has
+        said that it knows nothing of them: it has restarted, or was away when they were granted.
+
+        Asked when the node has come to it: one that is given back meanwhile is not among them, since the release comes
+        behind this."""
+        reply = heard.get(node)
+        if not isinstance(reply, list):
+            return None
+        calls = []
+        for place, each in confirmed.items():
+            held = self._held.get(each.attempt)
+            if reply[place] == 0 and held is not None:
+                since = b"%d" % int((clock.now() - held.since) * SECOND)
+                args = self._one.asked(held.ask._replace(ttl=each.ttl))
+                calls.append(Call(VOTE, self._one.keys(each.name), (*args, held.number, b"%d" % each.token, since)))
+        return Many(calls) if calls else None
 
     def _renewed(self, replies: Sequence[int | bytes]) -> str | None:
         """What the nodes that have answered so far say of a lease; None when the others may change it.
@@ -139,11 +220,14 @@ class RedlockStore:
         return BROKEN if -1 in votes else GONE
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
+        self._held.pop(attempt, None)  # before any node is asked: see _votes
         return (
             yield from self._everywhere(Call(RELEASE, self._one.keys(name), (attempt.encode(), b"%d" % token)), OWED)
         )
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        self._held.pop(attempt, None)
+        self._splits.pop(attempt, None)
         return (yield from self._everywhere(Call(ABANDON, self._one.keys(name), (attempt.encode(),)), OWED))
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
@@ -173,6 +257,11 @@ class RedlockStore:
         yield
 
     def tidy(self) -> Steps[None]:
+        """Forget leases that ended without being given back."""
+        now = clock.now()
+        for attempt, held in list(self._held.items()):
+            if held.until < now:
+                self._held.pop(attempt, None)
         yield from ()
 
     def _refused(self, what: str) -> ValueError:

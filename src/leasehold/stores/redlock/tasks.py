@@ -11,6 +11,7 @@ from ... import clock
 from ...errors import StoreUnavailable
 from ...protocol import Busy, Steps, T, await_steps
 from ..redis import task_link
+from ..redis.scripts import Call
 from ..redis.store import Keys, Many
 from ..redis.url import Address
 from .node import REST, Health, Job, ask, awaited, tell
@@ -50,7 +51,10 @@ class Node:
         if health.owes():
             self._later = asyncio.get_running_loop().call_later(REST, self._begin)
 
-    async def _do(self, job: Job) -> Any:
+    async def _do(self, asked: Job) -> Any:
+        job = self.health.prepare(asked)
+        if job is None:
+            return None
         if self.health.owes() and (error := await self._pay()):
             return self.health.failed(job, error)
         try:
@@ -59,11 +63,18 @@ class Node:
                     reply: Any = await self.link.send(calls, job.limit)
                 case Keys(pattern):
                     reply = await self.link.keys(pattern, job.limit)
-                case call:
+                case Call() as call:
                     reply = (await self.link.send((call,), job.limit))[0]
+                case other:
+                    raise TypeError(other)
+        except (
+            asyncio.CancelledError
+        ):  # by somebody who has cancelled every task: it may arrive yet, or not have been sent
+            self.health.failed(job, ConnectionError("the call was cancelled"))
+            raise
         except Exception as error:  # whatever it is: the node has not answered, and goes on with its next job
             return self.health.failed(job, error)
-        self.health.worked()
+        self.health.worked(job)
         return reply
 
     async def _pay(self) -> BaseException | None:

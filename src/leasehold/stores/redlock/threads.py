@@ -11,6 +11,7 @@ from ... import clock
 from ...errors import StoreUnavailable
 from ...protocol import Busy, Steps, T, run_steps
 from ..redis import thread_link
+from ..redis.scripts import Call
 from ..redis.store import Keys, Many
 from ..redis.url import Address
 from .node import REST, Health, Job, ask, awaited, tell
@@ -60,7 +61,10 @@ class Node:
         self._pay()
         self._link.close()
 
-    def _do(self, job: Job) -> Any:
+    def _do(self, asked: Job) -> Any:
+        job = self.health.prepare(asked)
+        if job is None:
+            return None
         if self.health.owes() and (error := self._pay()):
             return self.health.failed(job, error)
         try:
@@ -69,11 +73,13 @@ class Node:
                     reply: Any = self._link.send(calls, job.limit)
                 case Keys(pattern):
                     reply = self._link.keys(pattern, job.limit)
-                case call:
+                case Call() as call:
                     reply = self._link.send((call,), job.limit)[0]
+                case other:
+                    raise TypeError(other)
         except Exception as error:  # whatever it is: the node has not answered, and goes on with its next job
             return self.health.failed(job, error)
-        self.health.worked()
+        self.health.worked(job)
         return reply
 
     def _pay(self) -> BaseException | None:
