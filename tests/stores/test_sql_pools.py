@@ -393,6 +393,35 @@ def test_an_async_pool_of_another_loop(kind: str, request: pytest.FixtureRequest
     asyncio.run(second())
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_a_pool_keeps_its_size_when_giving_back_is_cancelled(
+    mariadb_server: Any, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when somebody cancels every task of the loop while one of ours sets autocommit to what it was."""
+    database = Database(mariadb_server)
+    begun = asyncio.Event()
+
+    async def hang(raw: Any, wanted: bool) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with make(database, database.port) as pool, aio.connect(pool) as locks:
+        source = locks._core.driver.source  # type: ignore[attr-defined]
+        connection, _ = await source.take(60.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(aiomysql.Connection, "autocommit", hang)
+            giving = asyncio.create_task(source.give(connection, True))
+            await asyncio.wait_for(begun.wait(), 60)
+        waiting = asyncio.create_task(use(pool, "SELECT 1"))
+        await asyncio.sleep(0)
+        for _ in range(times):
+            giving.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await giving
+        assert await asyncio.wait_for(waiting, 60) == (1,)
+
+
 async def test_an_aiomysql_pool_for_threads(mariadb_server: Any) -> None:
     async with make(Database(mariadb_server), mariadb_server.port) as pool:
         with pytest.raises(TypeError, match="aio"):

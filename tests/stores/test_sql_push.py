@@ -238,27 +238,51 @@ def test_a_release_that_is_done_does_not_fail_over_the_ring(
     ):
         lease = locks.lock("name").acquire()
         with another_waits(database, namespace, lease.token):
-            knock = MySQL.knock
+            ring = MySQL.ring
 
             def broken(self: MySQL, session: str) -> Any:
                 proxy.reset()
-                return knock(self, session)
+                return ring(self, session)
 
             with monkeypatch.context() as patch:
-                patch.setattr(MySQL, "knock", broken)
+                patch.setattr(MySQL, "ring", broken)
                 assert lease.release() is True
             proxy.all_well()
         locks.lock("other").acquire().release()  # the broken connection was not kept
 
 
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_who_sleeps_is_found_and_rung_in_one_statement(
+    kind: str, request: pytest.FixtureRequest, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "FALLBACK", 1000.0)  # by the ring alone
+    database = Database(request.getfixturevalue(f"{kind}_server"))
+    with (
+        leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=270) as one,
+        leasehold.connect(database.url, namespace=namespace, ttl=270) as two,
+    ):
+        lease = one.lock("name").acquire()
+        got: list[Any] = []
+        waiter = threading.Thread(target=lambda: got.append(two.lock("name").acquire(timeout=60)))
+        waiter.start()
+        eventually(lambda: (info := one.inspect("name")) is not None and info.waiters == 1)
+        eventually(lambda: hears(two) and sleeps(database, two))
+        sent = statements(monkeypatch)
+        assert lease.release()
+        waiter.join()
+        assert got[0].token > lease.token
+        assert [each for each in sent if "IS_USED_LOCK" in each] == ["KILL QUERY IS_USED_LOCK(%(asleep)s)"]
+        got[0].release()
+
+
 def no_answer_to_rings(patch: pytest.MonkeyPatch, proxy: Proxy) -> None:
-    knocked = MySQL.knocked
+    ring = MySQL.ring
 
-    def hung(self: MySQL, result: Any) -> Any:
+    def hung(self: MySQL, session: str) -> Any:
         proxy.blackhole()
-        return knocked(self, result)
+        return ring(self, session)
 
-    patch.setattr(MySQL, "knocked", hung)
+    patch.setattr(MySQL, "ring", hung)
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])

@@ -21,6 +21,7 @@ import leasehold
 from leasehold import aio
 from leasehold.protocol import Grant, Refusal
 from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import session as sql_session
 from leasehold.stores.sql.rows import NEVER
 from leasehold.stores.sql.store import ExchangeAll
 from leasehold.testing.handles import eventually
@@ -271,8 +272,11 @@ def test_many_who_want_several_in_any_order(database: Database, namespace: str) 
     assert done == [90]
 
 
-async def test_one_who_is_cancelled_is_given_up_after_what_he_asked_for(database: Database, namespace: str) -> None:
+async def test_one_who_is_cancelled_is_given_up_after_what_he_asked_for(
+    database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The statement waits for a row when its caller goes: giving up waits for it, whichever name it is about."""
+    monkeypatch.setattr(sql_session, "HARDLY", 30.0)  # for which it does not usually wait long
     async with aio.connect(f"{database.url}?push=off", namespace=namespace, ttl=60) as locks:
         async with locks.all_of(*NAMES):
             pass

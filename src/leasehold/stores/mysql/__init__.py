@@ -14,7 +14,7 @@ from ..sql.dialect import Statement
 from ..sql.session import Broken, Refused, Session, Work
 from ..sql.store import Pause, SqlStore
 from ..sql.url import Place, read_url, refuse, without
-from .sql import MySQL
+from .sql import LOCK_WAIT, MySQL
 
 _PLACE = re.compile(r"%\((\w+)\)s")
 GIVE_UP_WITHIN = 0.3
@@ -62,7 +62,7 @@ def arguments(place: Place, limit: float) -> dict[str, Any]:
         "connect_timeout": max(0.1, limit),
         # A statement waits for a row so long, and is sent again if there is time left: it must not wait for a minute
         # and then be done though nobody waits for it any more.
-        "init_command": "SET SESSION innodb_lock_wait_timeout = 1",
+        "init_command": f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
     }
     if place.database is not None:
         found["database"] = place.database

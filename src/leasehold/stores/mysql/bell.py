@@ -2,8 +2,9 @@
 
 A session has one connection that sleeps in the server. It holds a named lock, by which others find it
 (IS_USED_LOCK gives its connection's number), and to ring it they end its sleep: KILL QUERY, which every user may do
-to connections of the same user. The number belongs to whoever holds that lock at this moment, so a ring can never
-hit anything but a sleeping session of ours. Where named locks are refused (Galera), waiters look by themselves.
+to connections of the same user, and which takes the number as an expression. It belongs to whoever holds that lock at
+this moment, so a ring can never hit anything but a sleeping session of ours. Where named locks are refused (Galera),
+waiters look by themselves.
 
 A ring that comes between two sleeps would be lost. So a second lock says that it sleeps, who rings waits a moment until
 it does, and when rung it looks who was called. Should it be held up for longer than that moment: after a ring

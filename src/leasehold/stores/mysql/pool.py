@@ -23,7 +23,7 @@ from ..sql.tasks import TasksOfALoop
 from ..sql.url import Place
 from . import failure, refusal
 from .sql import MySQL
-from .tasks import AsyncConnection, AsyncListener
+from .tasks import UNLIMITED, AsyncConnection, AsyncListener
 
 
 def open_client(pool: Any, namespace: str) -> Opened:
@@ -90,16 +90,21 @@ class AsyncLender:
         await raw.autocommit(True)
 
     async def give(self, connection: Any, good: bool) -> None:
+        as_it_was = False
         try:
             if good:
                 await connection.raw.autocommit(connection.was)
+                as_it_was = True
         except (pymysql.err.Error, OSError, RuntimeError):
-            good = False
-        if not good:
-            # Not closed, which the pool would not tell those who wait for a connection: it finds that it is lost.
-            connection.drop_line()
-            await asyncio.sleep(0)
-        await self._pool.release(connection.raw)
+            pass
+        finally:  # also when this is cancelled, at whatever point: else the pool would be smaller by one for ever
+            try:
+                if not as_it_was:
+                    # Not closed, which the pool would not tell those who wait for a connection: it finds it lost.
+                    connection.drop_line()
+                    await asyncio.sleep(0)
+            finally:
+                await asyncio.shield(self._pool.release(connection.raw))
 
     async def close(self) -> None:
         """The pool is the user's."""
@@ -114,7 +119,7 @@ class AsyncLender:
         """A connection beside the pool."""
         try:
             async with asyncio.timeout(limit):
-                raw = await aiomysql.connect(**self._pool._conn_kwargs)
+                raw = await aiomysql.connect(**{**self._pool._conn_kwargs, **UNLIMITED})
                 async with or_closed_by_task(raw):
                     await raw.autocommit(True)
         except pymysql.err.Error as error:

@@ -15,6 +15,9 @@ from ...protocol import Renewal
 from ..sql.dialect import BELOW, SELECTED, Dialect, Hint, Result, Statement, after_all_with
 from ..sql.rows import ALL_COLUMNS, DAY, FORMAT, NEVER, NOTE
 
+LOCK_WAIT = 1
+"""Seconds that a statement of ours waits for a row, before it is sent again: MySQL knows no less."""
+
 # Constant within a statement. NOW() and UNIX_TIMESTAMP() follow the session's time zone, and jump with it.
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
@@ -125,6 +128,8 @@ WHERE namespace = UNHEX(%(namespace)s) AND name IN ({{names}}) AND ({{which}})
 
 _UNLOCKED = """SELECT name FROM {table} WHERE namespace = UNHEX(%(namespace)s) AND name IN ({names})
 FOR UPDATE SKIP LOCKED"""
+_PROBE = """SELECT 1 FROM {table} WHERE namespace = UNHEX(%(namespace)s) AND name IN ({names}) FOR UPDATE NOWAIT"""
+_AT_ONCE = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "
 
 _BELOW = BELOW.replace("%(before)s", "UNHEX(%(before)s)")
 _PAGE = f"""SELECT l.name, {_NOW}, {SELECTED} FROM {{table}} AS l
@@ -185,6 +190,7 @@ class MySQL(Dialect):
     CLOCK = f"SELECT {_NOW}"
     MISSING = (1146,)
     CREATED = (1050, 1060, 1061)
+    LOCKED = (1205, 3572)  # the last is MySQL's, of NOWAIT
     AGAIN = (1213, 1205, 1020)  # the last is MariaDB's innodb_snapshot_isolation
     UNDONE = (1690,)
     WRONG = (1054, 1136, 1364, 1366, 1406, 1265, 1264, 1048, 1292)
@@ -198,13 +204,15 @@ class MySQL(Dialect):
         self.scheme = scheme
         self._skips = True
         """MariaDB has SKIP LOCKED since 10.6."""
+        self._is_mariadb = False
+        """Only MariaDB can have a statement that does not wait for a row, whatever its session says."""
         super().__init__(table)
 
         def of(sql: str) -> str:
             return sql.replace("{table}", self.quoted)
 
         self.TAKE, self.FREE, self.READ, self.INSERT = of(_TAKE), of(_FREE), of(_READ), of(_INSERT)
-        self.UNLOCKED = of(_UNLOCKED)
+        self.UNLOCKED, self.PROBE = of(_UNLOCKED), of(_PROBE)
         self.UPDATE, self.EXTEND = of(_UPDATE), of(_EXTEND)
         self.READ_ALL, self.EXCHANGE_ALL = of(_READ_ALL), of(_EXCHANGE_ALL)
         self.ACCEPT, self.READ_NOTE, self.WRITE_NOTE = of(_ACCEPT), of(_READ_NOTE), of(_WRITE_NOTE)
@@ -233,6 +241,7 @@ class MySQL(Dialect):
         if tuple(map(int, version.split("-")[0].split(".")[:2])) < oldest:
             raise self.too_old(version, f"{'MariaDB' if oldest[0] == 10 else 'MySQL'} {oldest[0]}.{oldest[1]}")
         self._skips = not version.startswith("10.5.")
+        self._is_mariadb = "mariadb" in version
         self.check_writes(reads, innodb_reads)
         if engine is None:
             return self.schema()
@@ -248,6 +257,21 @@ class MySQL(Dialect):
         for setting, value in (("read_only", reads), ("innodb_read_only", innodb_reads)):
             if _words(value) not in ("", "0", "off"):
                 raise self.read_only(f"{setting} is on: a replica?")
+
+    def statement(
+        self, request: Any, namespace: str, session: str, until: int, patience: float | None = None
+    ) -> Statement:
+        statement = super().statement(request, namespace, session, until)
+        if patience is not None and patience < LOCK_WAIT and self._is_mariadb:
+            return Statement(_AT_ONCE + statement.sql, statement.values)
+        return statement
+
+    def waits_longer(self, patience: float) -> bool:
+        return patience < LOCK_WAIT and not self._is_mariadb
+
+    def probe(self, namespace: str, names: Sequence[str]) -> Statement | None:
+        """InnoDB locks the space between rows too: a purge may be in the way of a new name."""
+        return self._about_names(self.PROBE, namespace, names)
 
     def key(self, namespace: str, name: str) -> dict[str, Any]:
         return {"namespace": hexed(namespace), "name": hexed(name)}
@@ -317,6 +341,11 @@ class MySQL(Dialect):
 
     # Rings: see :mod:`.bell`.
 
+    def ring(self, session: str) -> Statement | None:
+        # A hint: a server that is slow to end another's sleep (MariaDB's SLEEP() could take two seconds) must not hold
+        # up who has been granted something, or that would be over by then.
+        return Hint("KILL QUERY IS_USED_LOCK(%(asleep)s)", {"asleep": asleep(session)})
+
     def knock(self, session: str) -> Statement | None:
         values = {"bell": bell(session), "asleep": asleep(session)}
         return Statement("SELECT IS_USED_LOCK(%(bell)s), IS_USED_LOCK(%(asleep)s)", values)
@@ -325,8 +354,6 @@ class MySQL(Dialect):
         number, sleeps = result.rows[0]
         if number is None:
             return None, False  # it does not listen
-        # A hint: a server that is slow to end another's sleep (MariaDB's SLEEP() could take two seconds) must not hold
-        # up who has been granted something, or that would be over by then.
         return Hint(f"KILL QUERY {int(number)}", {}), sleeps is None
 
 

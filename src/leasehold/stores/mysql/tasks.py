@@ -13,12 +13,17 @@ from ... import clock
 from ...errors import StoreError, StoreNotReady
 from ...protocol import Busy
 from ..sql.dialect import Hint, Result, Statement
+from ..sql.opening import unless_cancelled
 from ..sql.session import Broken, Session
 from ..sql.tasks import AsyncPool, SqlTasks, carry_out
 from ..sql.url import Place
 from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
 from .bell import NAP, Standing
 from .threads import make as make_threads
+
+UNLIMITED = {"connect_timeout": None}
+"""How aiomysql is to connect: the limit is ours. Its own is Python's ``wait_for``, which in 3.11 forgets that it was
+cancelled if that came in the moment in which it was done. A listener that was to end would go on."""
 
 
 class AsyncConnection:
@@ -80,7 +85,7 @@ class AsyncConnection:
 
 def make(session: Session, place: Place) -> SqlTasks:
     async def open(limit: float) -> AsyncConnection:
-        options = arguments(place, limit)
+        options = {**arguments(place, limit), **UNLIMITED}
         options["db"] = options.pop("database", None)
         try:
             async with asyncio.timeout(limit):
@@ -121,7 +126,7 @@ class AsyncListener:
 
     def __init__(self, session: Session, open: Callable[[float], Any]) -> None:
         self._session = session
-        self._open = open
+        self._open = unless_cancelled(open)
         self._standing = Standing(session)
 
     async def run(self, ready: Callable[[], None], rung: Callable[[str], None]) -> None:

@@ -14,9 +14,9 @@ from ..sql.rows import DAY, FORMAT, NEVER, NOTE
 # clock_timestamp() goes on within a statement and a transaction; now() does not.
 _CLOCK = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 _NOW = f"(SELECT {_CLOCK} AS now) AS c"
-# The same, for statements that may have to wait for a row: for this one, that ends when the caller gives up.
+# The same, for statements that may have to wait for a row: for this one, that ends when the caller gives up, or before.
 _UNTIL = "CAST(%(until)s AS bigint)"
-_PATIENCE = f"CAST(least(greatest(({_UNTIL} - now) / 1000, 1), 60000) AS text)"
+_PATIENCE = f"CAST(least(greatest(({_UNTIL} - now) / 1000, 1), CAST(%(patience)s AS bigint)) AS text)"
 _NOW_WAIT = f"(SELECT now, set_config('lock_timeout', {_PATIENCE}, true) FROM (SELECT {_CLOCK} AS now) AS t) AS c"
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS {table} (
@@ -203,7 +203,8 @@ class PostgreSQL(Dialect):
     quote = '"'
     MISSING = ("42P01", "3F000")
     CREATED = ("42P07", "23505", "42710", "42701", "XX000")
-    AGAIN = ("40001", "40P01", "55P03")
+    LOCKED = ("55P03",)
+    AGAIN = ("40001", "40P01", *LOCKED)
     UNDONE = ("22012",)
     WRONG = ("42703", "42P10", "42804", "42883", "42809", "23502", "22P02", "23514", "428C9")
     DENIED = ("42501",)
@@ -253,6 +254,15 @@ class PostgreSQL(Dialect):
         if encoding != "UTF8":
             raise StoreNotReady(f"the database's encoding is {encoding}: names are any text, so it must be UTF8")
         return self.lacking_columns(key or "", columns or "") if there else self.schema()
+
+    def statement(
+        self, request: Any, namespace: str, session: str, until: int, patience: float | None = None
+    ) -> Statement:
+        statement = self._statement(request, namespace, session)
+        if "%(until)s" not in statement.sql:
+            return statement
+        most = max(1, int(1000 * (60 if patience is None else patience)))
+        return Statement(statement.sql, {**statement.values, "until": until, "patience": most})
 
     def key(self, namespace: str, name: str) -> dict[str, Any]:
         return {"namespace": namespace, "name": name}

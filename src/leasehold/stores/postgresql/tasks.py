@@ -13,6 +13,7 @@ from ... import clock
 from ...errors import StoreError
 from ...protocol import Busy
 from ..sql.dialect import Result, Statement
+from ..sql.opening import unless_cancelled
 from ..sql.session import Broken, Deaf, Session
 from ..sql.tasks import AsyncPool, SqlTasks, carry_out
 from ..sql.url import Place
@@ -162,7 +163,7 @@ class AsyncListener:
     def __init__(self, session: Session, open: Callable[[float], Any], pooled: bool = False) -> None:
         """``pooled``: as in :class:`.postgresql_threads.Listener`."""
         self._session = session
-        self._open = open
+        self._open = unless_cancelled(open)
         self._pooled = pooled
 
     async def run(self, up: Callable[[], None], rung: Callable[[str], None]) -> None:

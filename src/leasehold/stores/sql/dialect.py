@@ -85,6 +85,8 @@ class Dialect:
     """Error codes that say: somebody else has just made the table, its index, its column."""
     MISSING: Collection[Any]
     """Error codes that say: there is no such table."""
+    LOCKED: Collection[Any]
+    """Error codes of statements that have done nothing because a row is locked."""
     AGAIN: Collection[Any]
     """Error codes of statements that have done nothing and can be sent again at once."""
     UNDONE: Collection[Any]
@@ -144,12 +146,24 @@ class Dialect:
 
     # Requests.
 
-    def statement(self, request: Any, namespace: str, session: str, until: int) -> Statement:
-        """``until``, by the server's clock: when the caller gives up. What is done later grants nothing."""
+    def statement(
+        self, request: Any, namespace: str, session: str, until: int, patience: float | None = None
+    ) -> Statement:
+        """``until``, by the server's clock: when the caller gives up. What is done later grants nothing.
+
+        ``patience``: for how many seconds to wait for a row that is locked, if less than until then."""
         statement = self._statement(request, namespace, session)
         if "%(until)s" in statement.sql:
             return Statement(statement.sql, {**statement.values, "until": until})
         return statement
+
+    def probe(self, namespace: str, names: Sequence[str]) -> Statement | None:
+        """What fails if one of these rows is locked, where something else may be in the way of a statement."""
+        return None
+
+    def waits_longer(self, patience: float) -> bool:
+        """Whether a statement cannot be kept from waiting longer than that for a row."""
+        return False
 
     def _statement(self, request: Any, namespace: str, session: str) -> Statement:
         match request:
@@ -318,6 +332,10 @@ class Dialect:
         raise NotImplementedError
 
     # Ringing other sessions, where an exchange has not done it already.
+
+    def ring(self, session: str) -> Statement | None:
+        """Rings a session that sleeps; refused if it does not just now. Then it is found as :meth:`knock` says."""
+        return None
 
     def knock(self, session: str) -> Statement | None:
         """Asks where a session listens; :meth:`knocked` reads the answer."""

@@ -28,7 +28,7 @@ from .threads import Listener, SqlThreads
 from .url import Place, without
 
 _PLACE = re.compile(r"%\((\w+)\)s")
-_NUMBERS = {"ttl", "token", "version", "state", "acquired", "expires", "length", "most", "until"}
+_NUMBERS = {"ttl", "token", "version", "state", "acquired", "expires", "length", "most", "until", "patience"}
 
 
 def open_client(engine: Any, namespace: str) -> Opened:

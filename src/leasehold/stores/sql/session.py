@@ -19,7 +19,7 @@ from ...protocol import SECOND, Steps, T
 from ..entries import Read
 from ..waiting import Wake
 from .dialect import Dialect, OnlyReads, Result, Statement
-from .store import Exchange, Pause, Unsent
+from .store import Exchange, ExchangeAll, IsLocked, Locked, Pause, Unsent
 from .waiting import Waiters
 
 Work: TypeAlias = Generator["Statement | Pause", Any, T]
@@ -33,6 +33,13 @@ GRACE = 0.2
 AT_LEAST = 1.0
 """Seconds that a call has once it has a connection, unless its limit was shorter: a statement that is cut short costs
 the connection."""
+PATIENCE, HARDLY = 1.0, 0.02
+"""Seconds that an acquire waits for a row that somebody has locked: if it has time, and if it is to know at once."""
+TO_ANSWER = 0.3
+"""Seconds that are left after such a wait, if there are so many. Not half of all: MariaDB waits whole seconds, or not
+at all."""
+WARY = 60.0
+"""For how long after it has met a locked row such an acquire looks first, where a statement would wait longer."""
 CLOCK_EVERY = 60.0
 """How old what is known of the server's clock may be."""
 
@@ -88,6 +95,7 @@ class Session:
         """Whether a connection has passed its check: the server that we were given is, or was, a primary."""
         self._clock: tuple[float, int] | None = None
         """What the server's clock said, and the local time at which we had the answer."""
+        self._wary = 0.0
         self.renew()
 
     def renew(self) -> None:
@@ -121,13 +129,22 @@ class Session:
                         answer = None
                     elif isinstance(request, Wake):
                         answer = self.on_ring(request.attempt)
+                    elif isinstance(request, IsLocked):
+                        answer = yield from self._is_locked([request.name])
                     else:
                         until = self._by_the_server(ends) or (yield from self._ask_the_time(ends))
-                        statement = statement_of(request, self.namespace, self.address, until)
+                        patience = _patience(request, ends)
+                        statement = statement_of(request, self.namespace, self.address, until, patience)
+                        if patience is not None and clock.now() < self._wary and self.dialect.waits_longer(patience):
+                            yield from self._look_first(request)
                         try:
                             result = yield statement
                         except Refused as refused:
-                            result = yield from self._again(statement, refused)
+                            result = yield from self._again(statement, refused, patience is not None)
+                        except Broken:
+                            if patience is not None:
+                                self._wary = clock.now() + WARY  # it may have been a locked row
+                            raise
                         answer = answer_to(request, result, self.address)
                         if isinstance(request, Read):
                             self._clock = clock.now(), answer.now
@@ -149,6 +166,23 @@ class Session:
             return value
         finally:
             steps.close()
+
+    def _look_first(self, request: Any) -> Work[None]:
+        """Raises Locked, instead of sending what would wait long before it says so."""
+        names = [each.name for each in request.exchanges] if isinstance(request, ExchangeAll) else [request.name]
+        if (yield from self._is_locked(names)):
+            raise Locked("the row is locked by another transaction")
+
+    def _is_locked(self, names: Sequence[str]) -> Work[bool | None]:
+        """None: there is no way to tell."""
+        probe = self.dialect.probe(self.namespace, names)
+        if probe is None:
+            return None
+        try:
+            yield probe
+        except Refused as refused:
+            return refused.code in self.dialect.LOCKED
+        return False
 
     def _by_the_server(self, ends: float) -> int:
         """What the server's clock will say, at least, at local time ``ends``; 0 when that is not known."""
@@ -197,10 +231,13 @@ class Session:
                 if refused.code not in self.dialect.CREATED:
                     raise self.dialect.error(refused.code, str(refused)) from refused
 
-    def _again(self, statement: Statement, refused: Refused) -> Work[Result]:
+    def _again(self, statement: Statement, refused: Refused, impatient: bool = False) -> Work[Result]:
         """What to do about a refusal: send it again, make the table and send it again, or give up."""
         for tries in count(1):
             code = refused.code
+            if impatient and code in self.dialect.LOCKED:
+                self._wary = clock.now() + WARY
+                raise Locked(f"the row is locked by another transaction: {refused}") from refused
             if code in self.dialect.UNDONE:
                 return Result((), 0)
             if code in self.dialect.UNPREPARED and tries < 3:
@@ -237,6 +274,11 @@ class Session:
 
     def knock(self, session: str) -> Work[None]:
         """Ring a session, where an exchange has not done it already. One that is up is rung when it sleeps again."""
+        ring = self.dialect.ring(session)
+        if ring is not None:
+            with suppress(Refused):
+                yield ring
+                return
         ask = self.dialect.knock(session)
         for tries in count():
             if ask is None:
@@ -247,6 +289,15 @@ class Session:
                     yield found
                 return
             yield Pause(0.005)
+
+
+def _patience(request: Any, ends: float) -> float | None:
+    """For how long a request waits for a row that is locked; None: as long as there is time. Some is left after it."""
+    waits = getattr(request, "waits", None)
+    if waits is None:
+        return None
+    left = ends - clock.now()
+    return min(PATIENCE, max(left - TO_ANSWER, left / 2)) if waits else min(HARDLY, left / 2)
 
 
 def never_sent(steps: Steps[Any]) -> None:

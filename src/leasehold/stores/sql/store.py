@@ -27,6 +27,11 @@ TIDY_BATCHES = 10
 """Of 1,000 dead rows each, at most, in one call."""
 TURN, TURNS = 0.002, 50
 """How often one who joins a queue looks whether it is its turn, and how many times."""
+LOCKED_TRIES, MOMENT = 3, 0.02
+"""How often one who does not wait looks at a row that is locked, and how long it rests before: most are locked for the
+length of a statement."""
+LOOK_LOCKED = 0.1
+"""How soon to ask again for a name whose row is locked: nobody rings when it no longer is."""
 CAREFUL = 60.0
 """For how long after a renewal that got no answer the next ones look for locked rows first."""
 
@@ -35,10 +40,13 @@ CAREFUL = 60.0
 
 
 class Take(NamedTuple):
-    """Take a free name that nobody waits for. Answered with the token, or 0."""
+    """Take a free name that nobody waits for. Answered with the token, or 0.
+
+    ``waits``, here and below: whether for a row that is locked, for a while, rather than hardly. Raises Locked."""
 
     name: str
     ask: Ask
+    waits: bool = True
 
 
 class Accept(NamedTuple):
@@ -47,6 +55,7 @@ class Accept(NamedTuple):
     name: str
     attempt: str
     ttl: int
+    waits: bool = True
 
 
 class Free(NamedTuple):
@@ -78,14 +87,24 @@ class Unlocked(NamedTuple):
     names: Sequence[str]
 
 
+class IsLocked(NamedTuple):
+    """Has anybody locked the row of this name, as far as that can be told from what is locked beside it? None: there
+    is no way to tell."""
+
+    name: str
+
+
 class Exchange(NamedTuple):
-    """Store token and state if the version is still this one, and ring. Answered with the new version, or 0."""
+    """Store token and state if the version is still this one, and ring. Answered with the new version, or 0.
+
+    ``waits`` is None where it is not for an acquire: then it waits as long as there is time."""
 
     name: str
     version: int
     token: int
     state: Sequence[Any]
     rings: Sequence[tuple[str, str]]
+    waits: bool | None = None
 
 
 class ReadAll(NamedTuple):
@@ -98,6 +117,7 @@ class ExchangeAll(NamedTuple):
     """All of these exchanges, which ring nobody, or none. Answered with whether."""
 
     exchanges: Sequence[Exchange]
+    waits: bool = True
 
 
 class CanHold(NamedTuple):
@@ -124,6 +144,10 @@ class Unsent(Exception):
     """Thrown into an operation whose first request found no connection: the server has not had a word of it."""
 
 
+class Locked(StoreUnavailable):
+    """Somebody's transaction has locked a row that an acquire wants, and its statement has done nothing."""
+
+
 class SqlStore(EntryStore):
     """See :class:`leasehold.protocol.Store`, which says what each operation means."""
 
@@ -138,7 +162,7 @@ class SqlStore(EntryStore):
         try:
             if waiter is None:
                 plain = (ask.shape, ask.limit, ask.weight, ask.rest) == ("lock", 1, 1, 0) and not ask.heir
-                if plain and (token := (yield Take(ask.name, ask))):
+                if plain and (token := (yield Take(ask.name, ask, ask.queue))):
                     return Grant(token)
                 if plain:
                     return (yield from self._join(ask))
@@ -152,13 +176,46 @@ class SqlStore(EntryStore):
             elif not waiter.rung:
                 return waiter.answer() or (yield from self._look(ask, waiter))
             return (yield from self._ask(ask, waiter))
+        except Locked:
+            self._unanswered(ask, waiter)
+            return (yield from self._locked(ask))
         except BaseException:
-            if waiter is None:
-                self.waiters.forget(ask.attempt)  # it may never ask again, and who would keep its place then?
-            else:
-                # It goes by nothing that is known here until the server has answered it.
-                waiter.rung = waiter.excused = True
+            self._unanswered(ask, waiter)
             raise
+
+    def _unanswered(self, ask: Ask, waiter: Waiter | None) -> None:
+        if waiter is None:
+            self.waiters.forget(ask.attempt)  # it may never ask again, and who would keep its place then?
+        else:
+            # It goes by nothing that is known here until the server has answered it.
+            waiter.rung = waiter.excused = True
+
+    def _locked(self, ask: Ask) -> Steps[Reply]:
+        """The row is locked: by a transaction that holds the name, by one that checks a lease (`in_transaction`), or by
+        whoever else. Whatever it is, the name is busy; for whom, the row may say."""
+        for tries in count(1):
+            row: Row = yield Read(ask.name)
+            entry = Entry.load(ask.name, row.token, row.state)
+            reply = entry.acquire(ask, row.session, row.now, row.wall)  # nothing of this is stored
+            if isinstance(reply, Busy):
+                return reply._replace(place=None, look=LOOK_LOCKED)
+            if not isinstance(reply, Grant):
+                return reply
+            if ask.queue or tries > LOCKED_TRIES:
+                break
+            yield Pause(MOMENT)
+            locked = yield IsLocked(ask.name)
+            if locked is None:
+                # A transaction can hold no more than a lock. Where a permit is free, others who ask for one are in the
+                # way, each for the length of a commit.
+                locked = (ask.shape, ask.limit, ask.weight) == ("lock", 1, 1)
+            if not locked:
+                # Not any more, or what was in the way is a statement about other rows, which ends by itself.
+                try:
+                    return (yield from self._ask(ask, None, True))
+                except Locked:
+                    break
+        return Busy(None, None, None, look=LOOK_LOCKED)
 
     def _join(self, ask: Ask) -> Steps[Reply]:
         """Ask for the first time. Those of ours who do at the same time take turns: each swap would make the others'
@@ -207,12 +264,12 @@ class SqlStore(EntryStore):
         entry = Entry.load(row.name, seen.entry.token, seen.entry.state())  # what was seen stays what it was
         if not crowd.refresh(entry, row.now):
             return False
-        version = yield Exchange(row.name, row.version, entry.token, entry.state(), ())
+        version = yield Exchange(row.name, row.version, entry.token, entry.state(), (), True)
         if version:
             crowd.saw(Seen(row._replace(version=version), entry, sent))
         return bool(version)
 
-    def _ask(self, ask: Ask, waiter: Waiter | None) -> Steps[Reply]:
+    def _ask(self, ask: Ask, waiter: Waiter | None, waits: bool = False) -> Steps[Reply]:
         """Read the row, and do what it allows."""
         for tries in count():
             sent = clock.now()
@@ -231,7 +288,7 @@ class SqlStore(EntryStore):
                     waiter = self.waiters.join(ask.name, ask.attempt)  # it may be called before the answer is there
                 if mine is not None:
                     mine.expires = expires  # that alone is not worth a write
-            version = yield from self._store(row, entry)
+            version = yield from self._store(row, entry, waits or ask.queue)
             if not version:
                 yield from self._conflict(tries)
                 continue
@@ -244,6 +301,7 @@ class SqlStore(EntryStore):
         raise AssertionError
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
+        refused = 0
         for tries in count():
             rows: Sequence[Row] = yield ReadAll([ask.name for ask in asks])
             exchanges, grants = [], []
@@ -257,8 +315,14 @@ class SqlStore(EntryStore):
                 assert isinstance(reply, Grant)
                 exchanges.append(Exchange(ask.name, row.version, entry.token, entry.state(), ()))
                 grants.append(reply)
-            if (yield ExchangeAll(sorted(exchanges))):  # by name: everybody locks rows in one order
-                return grants
+            try:
+                if (yield ExchangeAll(sorted(exchanges), False)):  # by name: everybody locks rows in one order
+                    return grants
+            except Locked:
+                refused += 1
+                if refused > LOCKED_TRIES:
+                    return None  # each for itself finds out which
+                yield Pause(MOMENT)
             yield from self._conflict(tries)
         raise AssertionError
 
@@ -350,7 +414,7 @@ class SqlStore(EntryStore):
                 self.waiters.saw(Seen(row._replace(version=version), entry, sent))
                 return result
 
-    def _store(self, row: Row, entry: Entry) -> Steps[int]:
+    def _store(self, row: Row, entry: Entry, waits: bool | None = None) -> Steps[int]:
         """Swap if anything has changed. What is stored counts as a look, so that it keeps the places of all of ours."""
         crowd = self.waiters.crowds.get(row.name)
         if crowd is not None:
@@ -358,7 +422,7 @@ class SqlStore(EntryStore):
         state = entry.state()
         if state == row.state and entry.token == row.token:
             return row.version or 1
-        version: int = yield Exchange(row.name, row.version, entry.token, state, tuple(entry.rings))
+        version: int = yield Exchange(row.name, row.version, entry.token, state, tuple(entry.rings), waits)
         return version
 
     def _conflict(self, tries: int) -> Steps[None]:

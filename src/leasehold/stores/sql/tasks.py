@@ -109,23 +109,32 @@ class AsyncPool:
         if self._free:
             self._free -= 1
         else:
-            turn = asyncio.get_running_loop().create_future()
-            self._queues[0 if hurried else 1].append(turn)
-            await asyncio.wait([turn], timeout=limit)
-            if not turn.done():
-                turn.cancel()
-                raise NoTurn(self._size, self._answered, limit)
-        while self._idle:
-            since, connection = self._idle.pop()
-            if clock.now() - since < 1.0 or not connection.stale():
-                return connection, False
-            await connection.close()
+            await self._wait_for_a_turn(limit, hurried)
         try:
+            while self._idle:
+                since, connection = self._idle.pop()
+                if clock.now() - since < 1.0 or not connection.stale():
+                    return connection, False
+                await connection.close()
             connection = await self._open(max(0.1, ends - clock.now()))
             return connection, True
         except BaseException:
             self._return()
             raise
+
+    async def _wait_for_a_turn(self, limit: float, hurried: bool) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._queues[0 if hurried else 1].append(turn)
+        try:
+            await asyncio.wait([turn], timeout=limit)
+        except asyncio.CancelledError:
+            if turn.done():
+                self._return()
+            turn.cancel()
+            raise
+        if not turn.done():
+            turn.cancel()
+            raise NoTurn(self._size, self._answered, limit)
 
     async def give(self, connection: AsyncConnection, good: bool) -> None:
         if good and not self._closed:
@@ -272,17 +281,18 @@ class SqlTasks:
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
         if self._closed:
             return False
-        if self._listening is None:
+        if self._listening is None or self._listening.done():  # somebody has cancelled every task there is
             self._listener = self._make_listener(self.session)
             if self._listener is None:
                 return False
             self._settled = asyncio.get_running_loop().create_future()
             self._listening = asyncio.ensure_future(self._listen(self._listener, self._settled))
+        listening = self._listening
         if attempt and self._settled is not None and self._listener is not None:
             if not self._settled.done():
                 await asyncio.wait([self._settled], timeout=READY_WITHIN)
             self._listener.stand_by(attempt, busy)
-        return self.session.hears(self._ready)
+        return self.session.hears(self._ready and not listening.cancelling())
 
     def forget(self, attempt: str) -> None:
         self.session.waiters.forget(attempt)
@@ -306,9 +316,10 @@ class SqlTasks:
                     pause = RETRY_DEAF  # so it will be for some time
             except Exception as error:
                 log(ERROR, "the listener stumbled and goes on: %s", error, exc=error)
-            self._ready = False
-            if not settled.done():
-                settled.set_result(None)
+            finally:
+                self._ready = False
+                if not settled.done() and not settled.get_loop().is_closed():
+                    settled.set_result(None)
             await asyncio.sleep(pause)
 
     async def close(self) -> None:
