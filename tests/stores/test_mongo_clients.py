@@ -23,10 +23,11 @@ from mongo_sent import Sent
 from pymongo.server_api import ServerApi
 
 import leasehold
-from leasehold import aio
+from leasehold import aio, policy
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import tasks as mongo_tasks
 from leasehold.stores.mongodb.admin import doctor, init
+from servers.proxy import Proxy
 
 pytestmark = pytest.mark.server
 
@@ -250,7 +251,7 @@ def test_a_loop_ends_though_pymongo_swallows_that_the_listener_was_cancelled(url
     """It does so while it sends. In a process of its own, which can be ended if it hangs."""
     code = """
 import asyncio, sys
-from leasehold import aio
+from leasehold import aio, policy
 
 locks = aio.connect(sys.argv[1])
 
@@ -263,3 +264,35 @@ for _ in range(25):
 asyncio.run(locks.close())
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code, url], check=True, timeout=100)
+
+
+@pytest.fixture
+def alone(mongodb_server: Any) -> Iterator[str]:
+    yield from own_url(mongodb_server)
+
+
+@pytest.mark.parametrize("cancelled", [True, False], ids=["after all tasks were cancelled", "as ever"])
+async def test_a_server_that_was_away_is_found_again(
+    mongodb_server: Any, alone: str, monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """pymongo does not start again what somebody has cancelled, and so would never look for it."""
+    monkeypatch.setattr(policy, "CALL_LIMIT", 1.0)
+    with Proxy(mongodb_server.port) as proxy:
+        through = alone.replace(f":{mongodb_server.port}/", f":{proxy.port}/")
+        async with aio.connect(through, ttl=120) as locks:
+            lease = await locks.lock("held").acquire()
+            client = locks._core.driver._access.client
+            if cancelled:
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    task.cancel()
+                await asyncio.sleep(0)
+            proxy.reset()
+            with pytest.raises(leasehold.StoreUnavailable):
+                await locks.lock("x").acquire(timeout=1.5)
+            proxy.all_well()
+            async with locks.lock("x").acquire(timeout=60):
+                pass
+            monkeypatch.undo()  # what follows has all the time that it usually has
+            assert await lease.release()
+            assert (locks._core.driver._access.client is client) == (not cancelled)
+        assert not locks._core.driver._replaced

@@ -17,6 +17,7 @@ from pymongo.errors import AutoReconnect
 
 import leasehold
 from leasehold import admin, aio, clock, policy
+from leasehold.policy import FIRST_TERM
 from leasehold.protocol import SECOND, Ask, Busy, Grant
 from leasehold.stores.mongodb import calls as mongo_calls
 from leasehold.stores.mongodb import link as mongo_link
@@ -138,8 +139,9 @@ def hand_off(ours: leasehold.Locks, theirs: leasehold.Locks, name: str = "x") ->
 def test_what_a_call_says() -> None:
     assert [*callees("1700000000123 sab/att1/17 cd/att2/")] == [
         ("sab", "att1", Grant(17, at=1700000000123000)),
-        ("cd", "att2", None),
+        ("cd", "att2", Busy(None, 0, FIRST_TERM, now=1700000000123000)),  # who is next
     ]
+    assert [*callees("1700000000123 cd/att2/")] == [("cd", "att2", None)]  # nobody was granted it: it has to ask
 
 
 @pytest.mark.parametrize(
@@ -732,3 +734,38 @@ async def test_close_ends_the_listening_task(url: str, database: Any) -> None:
     # A loop that stands still may take longer over it than close() waits, but not until the request is over.
     await until(lambda: asyncio.all_tasks() == before, mongo_link.AWAIT / 2)
     assert time.monotonic() - began < mongo_link.AWAIT / 2
+
+
+@SELDOM
+async def test_the_next_who_waits_has_a_listener_though_every_task_was_cancelled(url: str) -> None:
+    async with aio.connect(url) as ours, aio.connect(url) as theirs:
+        lease = await ours.lock("x").acquire()
+
+        async def take() -> None:
+            await (await theirs.lock("x").acquire()).release()
+
+        for _ in range(2):
+            waiting = asyncio.create_task(take())
+            await until(lambda: hears(theirs))
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.wait({waiting})
+            assert waiting.cancelled()
+            await until(lambda: not driver_of(theirs)._up)
+        waiting = asyncio.create_task(take())
+        await until(lambda: hears(theirs))
+        began = time.monotonic()
+        await lease.release()
+        await waiting
+        assert time.monotonic() - began < policy.FALLBACK / 2
+
+
+async def test_who_still_waits_has_a_new_listener_when_the_last_was_cancelled(url: str) -> None:
+    async with aio.connect(url) as ours, aio.connect(url) as theirs:
+        async with ours.lock("x"):
+            waiting = asyncio.create_task(theirs.lock("x").acquire())
+            await until(lambda: hears(theirs))
+            listener = driver_of(theirs)._listener
+            listener.cancel()
+            await until(lambda: driver_of(theirs)._listener is not listener and hears(theirs))
+        await (await waiting).release()

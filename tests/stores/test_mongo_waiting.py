@@ -17,7 +17,7 @@ from mongo_sent import Sent
 
 import leasehold
 from leasehold import aio, clock
-from leasehold.policy import FALLBACK, WAITER_TTL
+from leasehold.policy import FALLBACK, FIRST_TERM, WAITER_TTL
 from leasehold.protocol import SECOND, Ask, Busy, Grant, Holding, run_steps
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import store as mongo
@@ -51,7 +51,7 @@ class Server:
         }  # fmt: skip
         queue = [{"attempt": one, "expires": now + timedelta(seconds=10)} for one in self.queues.get(name, [])]
         return {
-            "_id": {"ns": "", "name": name}, "format": 1, "shape": "lock", "limit": 1, "now": now,
+            "_id": {"ns": "", "name": name}, "format": 1, "token": 7, "shape": "lock", "limit": 1, "now": now,
             "holders": [holder], "queue": queue,
         }  # fmt: skip
 
@@ -389,6 +389,43 @@ def test_what_is_told_of_the_holder_goes_with_the_time(server: Server) -> None:
     assert known.expires_in == pytest.approx(FALLBACK - 1)
 
 
+def test_the_last_token_is_told(server: Server) -> None:
+    """By which a grant that is pushed later is known to be newer."""
+    server.queue("1a")
+    known = server.store.waiters["1a"].answer()
+    assert known is not None
+    assert known.token == 7
+
+
+SOON = Busy(None, 0, FIRST_TERM, now=25 * SECOND)
+
+
+@pytest.mark.parametrize(
+    ("passed", "expires", "left"),
+    [
+        (20.0, 30.0, FIRST_TERM),  # as soon as it can be known
+        (20.5, 30.0, FIRST_TERM - 0.5),
+        (20.7, 30.0, None),  # it is over
+        (25.0, 30.0, None),
+        (19.0, 30.0, FIRST_TERM),  # before it was: the server's clock was set forth
+        (20.1, 20.4, 0.3),  # another that holds it too, or did, may expire before that
+        (20.1, 20.0, None),
+    ],
+)
+def test_for_how_long_one_that_is_next_need_not_ask(
+    server: Server, passed: float, expires: float, left: float | None
+) -> None:
+    """The server's clock was at 5 s when it was asked, and at 25 s when another was granted the name."""
+    waiter = waiter_of(Busy(None, 0, expires, now=5 * SECOND), server.now)
+    server.now += passed
+    told = waiter.give_time(SOON)
+    assert told == (None if left is None else SOON._replace(expires_in=pytest.approx(left)))
+
+
+def test_one_that_does_not_know_the_time_asks(server: Server) -> None:
+    assert waiter_of(Busy(None, 0, 30.0), server.now).give_time(SOON) is None
+
+
 def test_without_a_holder_there_is_nothing_to_wait_for(server: Server) -> None:
     waiter = waiter_of(Busy(None, 1, None), server.now)
     assert (waiter.due, waiter.expires, waiter.horizon, waiter.grace) == (server.now, server.now, 0.0, 0.0)
@@ -571,6 +608,42 @@ async def test_many_idle_tasks_send_as_little_as_one(url: str) -> None:
             for lease in leases:
                 await lease.release()
             await asyncio.wait_for(asyncio.gather(*tasks), 20)
+
+
+TURNS = 40
+
+
+@pytest.mark.server
+async def test_each_of_many_that_wait_costs_one_command(url: str) -> None:
+    """It is given back, which calls who was granted it, and who is next: neither has to ask."""
+    sent = Sent()
+    async with pymongo.AsyncMongoClient[Any](url, event_listeners=[sent]) as client:
+        async with aio.connect(url) as ours, aio.connect(client) as theirs:
+            lease = await ours.lock("x", ttl=120).acquire()
+            driver: Any = theirs._core.driver
+
+            async def take() -> None:
+                await (await theirs.lock("x").acquire()).release()
+
+            tasks = [asyncio.create_task(take()) for _ in range(TURNS)]
+            waiters = theirs._core.store.waiters
+            ends = time.monotonic() + 60
+            while not (
+                driver._up and len(waiters) == TURNS and min(one.told for one in waiters.values()) > driver._since
+            ):
+                assert time.monotonic() < ends
+                await asyncio.sleep(0.01)
+            sent.commands.clear()
+            began = time.monotonic()
+            await lease.release()
+            await asyncio.wait_for(asyncio.gather(*tasks), 60)
+            took = time.monotonic() - began
+    changes = [
+        command["update"][0]["$set"]["ask"]["$literal"] for command in sent.commands if "findAndModify" in command
+    ]
+    asked = sum("permit" in change for change in changes)
+    assert len(changes) - asked == TURNS
+    assert asked < TURNS / 4 + TURNS * took  # one that has its turn no sooner than a first term later may ask
 
 
 @pytest.mark.server

@@ -25,7 +25,8 @@ from pymongo.read_concern import ReadConcern
 from ... import clock
 from ...errors import StoreError, StoreUnavailable
 from ...log import INFO, WARNING, log
-from ...protocol import Grant, Steps
+from ...policy import FIRST_TERM
+from ...protocol import Busy, Grant, Steps
 from . import link as mongo_link
 from .lanes import LANES, Lane, lane_of
 from .link import FORBIDDEN, Access, Link, translate
@@ -51,14 +52,19 @@ class Pause(NamedTuple):
     seconds: float
 
 
-def callees(call: object) -> Iterator[tuple[str, str, Grant | None]]:
-    """Session and attempt of each that is called, and the lease itself if it was granted. What is no call is none."""
+def callees(call: object) -> Iterator[tuple[str, str, Grant | Busy | None]]:
+    """Session and attempt of each that is called, and the lease itself if it was granted. What is no call is none.
+
+    Who is next after one that was granted it is told so: that one has a first term, from then on."""
     at, *each = call.split(" ") if isinstance(call, str) else [""]
-    for one in each:
-        found = _CALLED.fullmatch(one)
-        if found is not None and at.isdecimal():
-            session, attempt, token = found.groups()
-            yield session, attempt, Grant(int(token), at=int(at) * 1000) if token else None
+    called = [found.groups() for one in each if (found := _CALLED.fullmatch(one))] if at.isdecimal() else []
+    granted = any(token for _, _, token in called)
+    for session, attempt, token in called:
+        now = int(at) * 1000
+        if token:
+            yield session, attempt, Grant(int(token), at=now)
+        else:
+            yield session, attempt, Busy(None, 0, FIRST_TERM, now=now) if granted else None
 
 
 _CALLED = re.compile("([^/]*)/([^/]*)/([0-9]*)")
@@ -124,7 +130,10 @@ class Listener:
         self._listening.discard(attempt)
         self._waiters.pop(attempt, None)
 
-    def _ring(self, attempt: str, news: Grant | None = None) -> None:
+    def _ring(self, attempt: str, news: Grant | Busy | None = None) -> None:
+        if isinstance(news, Busy):
+            waiter = self._waiters.get(attempt)
+            news = None if waiter is None else waiter.give_time(news)
         self._waiters.ring(attempt)
         self.on_ring(attempt, news)
 
@@ -316,20 +325,18 @@ def open_cursor(access: Access, way: str, session: str) -> Any:
 
 def _make_calls() -> Steps[bool]:
     """Make the capped collection if it is not there. It must have a document, or no cursor can wait at its end."""
-    may_insert = True
+    if (yield _any_call) is not None:
+        return True
     try:
         yield lambda access: access.database.create_collection(
             access.calls.name, capped=True, size=mongo_link.CALLS_SIZE, check_exists=False
         )
     except OperationFailure as error:
         if error.code == FORBIDDEN:
-            may_insert = False  # an insert could make it, uncapped
-        elif error.code != EXISTS:
+            return (yield _any_call) is not None  # an insert could make it, uncapped
+        if error.code != EXISTS:
             raise
-    if (yield _any_call) is None:
-        if not may_insert:
-            return False
-        yield lambda access: access.calls.insert_one({"to": []})
+    yield lambda access: access.calls.insert_one({"to": []})
     return True
 
 

@@ -72,7 +72,7 @@ def busy(ask: Ask, document: Document) -> Busy:
     place = next((at for at, waiter in enumerate(document["queue"]) if waiter["attempt"] == ask.attempt), None)
     wait = None if first is None or holder is None else holder.expires_in + _grace(first)
     # The clock is cut to the ms: it was not later than this.
-    return Busy(holder, place, wait, now=(ms(now) + 1) * 1000)
+    return Busy(holder, place, wait, now=(ms(now) + 1) * 1000, token=document.get("token"))
 
 
 def _grace(holder: Document) -> float:

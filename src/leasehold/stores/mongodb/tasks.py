@@ -97,6 +97,20 @@ def _close_socket(line: Any) -> None:
         socket.close()
 
 
+def _is_deaf(client: Any) -> bool:
+    """Whether somebody has cancelled the tasks by which a client learns how its servers are, with all the others.
+    pymongo starts them once: such a client loses a server with its next failure, and never finds it again."""
+    try:
+        return any(server._monitor._executor._task.cancelled() for server in client._topology._servers.values())
+    except AttributeError:  # not begun yet, or a pymongo that is different inside
+        return False
+
+
+async def _close_client(client: Any) -> None:
+    with pymongo.timeout(CLOSING):
+        await client.close()
+
+
 class MongoTasks(Listener):
     client = AsyncMongoClient
     semaphore = asyncio.Semaphore
@@ -109,6 +123,7 @@ class MongoTasks(Listener):
         super()._reset()
         self._cancelled: dict[asyncio.Task[Any], str | None] = {}  # under way, and what each is about
         self._listener: asyncio.Task[None] | None = None
+        self._replaced: set[asyncio.Task[None]] = set()  # clients that are being closed
 
     def _open(self) -> Access:
         access = super()._open()
@@ -157,7 +172,17 @@ class MongoTasks(Listener):
             with pymongo.timeout(limit):
                 return await await_steps(steps, self._handle)
         except PyMongoError as error:
+            self._replace_if_deaf()
             raise translate(error, self._link.where) from error
+
+    def _replace_if_deaf(self) -> None:
+        """Have the next call make a client anew, if it is ours to make."""
+        access = self._access
+        if access is not None and self._link.client is None and not self._stopped and _is_deaf(access.client):
+            self._access = None
+            closing = asyncio.get_running_loop().create_task(_close_client(access.client), context=Context())
+            self._replaced.add(closing)
+            closing.add_done_callback(self._replaced.discard)
 
     async def _handle(self, request: Any) -> Any:
         access = self._open()
@@ -195,7 +220,8 @@ class MongoTasks(Listener):
         if self._refused:
             return False
         self._listening.add(attempt)
-        if self._listener is None and not self._stopped:
+        # One that is done though nobody stopped it was cancelled, with every other task there was.
+        if (self._listener is None or self._listener.done()) and not self._stopped:
             hear = _until_cancelled(await_steps(self._hear(), self._act))
             self._listener = asyncio.get_running_loop().create_task(hear, context=Context())
         return self._hears(attempt)
@@ -208,11 +234,10 @@ class MongoTasks(Listener):
         if listener is not None:
             listener.cancel()
             await asyncio.wait({listener}, timeout=1.0)
-        if self._cancelled:
-            await asyncio.wait(self._cancelled, timeout=1.0)
+        if under_way := self._cancelled.keys() | self._replaced:
+            await asyncio.wait(under_way, timeout=1.0)
         if self._access is not None and self._link.client is None:
-            with pymongo.timeout(CLOSING):
-                await self._access.client.close()
+            await _close_client(self._access.client)
 
     def new_loop(self) -> None:
         if self._access is not None and self._link.client is None and _drop(self._access.client, self._loop):

@@ -57,6 +57,19 @@ class Waiter:
         self.kept = self.seen = sent
         self.expires = max(self.expires, sent + self.horizon + self.grace)
 
+    def give_time(self, news: Busy) -> Busy | None:
+        """Another was granted it, for a term that counts from ``news.now`` on the server's clock: until that is over,
+        or who else holds it may have expired, there is no need to ask. None: there is.
+
+        The server read ``reply.now`` after ``told``, so that this is too early by what the answer took, never late."""
+        if news.now is None or news.expires_in is None or self.reply.now is None:
+            return None
+        now = clock.now()
+        ends = self.told + (news.now - self.reply.now) / SECOND + news.expires_in
+        left = min(ends, self.expires) - now
+        # If the server's clock was set forth meanwhile: no longer than from now on.
+        return news._replace(expires_in=min(left, news.expires_in)) if left > 0 else None
+
     def answer(self, wait: float | None = None) -> Busy | None:
         """What is known, with the time that has passed since; None when it is too old. With ``wait``: until then."""
         now = clock.now()
@@ -70,9 +83,8 @@ class Waiter:
         if holder is not None:
             left = max(holder.expires_in - passed, self.expires - self.grace - now)
             holder = holder._replace(age=holder.age + passed, expires_in=left)
-        return self.reply._replace(
-            holder=holder, expires_in=wait, now=None if at is None else at + int(passed * SECOND) + 1
-        )
+        at = None if at is None else at + int(passed * SECOND) + 1
+        return self.reply._replace(holder=holder, expires_in=wait, now=at)
 
 
 Waiters = waiting.Waiters[Waiter]
