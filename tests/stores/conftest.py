@@ -1,4 +1,4 @@
-"""What the tests of the SQL stores share: see ``sql_servers``."""
+"""What the tests of the stores share. For those of SQL see ``sql_servers``."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,6 +8,32 @@ import pytest
 from sql_servers import KINDS, Database
 
 import leasehold
+from leasehold import aio
+from leasehold.testing.api import Api, make_api
+from leasehold.testing.handles import Locks
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def api(request: pytest.FixtureRequest) -> Iterator[Api]:
+    """For a test that is written once for both sides."""
+    api = make_api(request.param)
+    yield api
+    assert not api.close()
+
+
+@pytest.fixture
+def connect(api: Api) -> Iterator[Callable[..., Locks]]:
+    """Makes a ``Locks`` of either side, which is closed in the end."""
+    made = []
+
+    def connect(target: Any, **options: Any) -> Locks:
+        library: Any = leasehold if api.side == "threads" else aio
+        made.append(Locks(api, api.call(library.connect, target, **options)))
+        return made[-1]
+
+    yield connect
+    for locks in made:
+        locks.close()
 
 
 @pytest.fixture(params=list(KINDS))

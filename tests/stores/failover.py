@@ -2,6 +2,7 @@
 
 18 take turns at one name, each for a moment. Two *stay* at each of three others: they hold it for longer than a ttl, so
 that it lives by its renewals, while the other, of another ``Locks``, waits for it. So 4 names are held, and 20 wait.
+Half of the clients are of ``leasehold``, half of ``leasehold.aio``; at each name there are some of both.
 A store that forgets leases when its leader changes gives such a name to whoever waits, under the eyes of its holder.
 """
 
@@ -15,26 +16,32 @@ from functools import partial
 from typing import Any
 
 import leasehold
-from leasehold import clock
+from leasehold import aio, clock
 from leasehold.lease import TAKEN
-from leasehold.testing.handles import eventually
+from leasehold.testing.api import Api, Tasks, Threads, make_api
+from leasehold.testing.handles import Lease, Locks, eventually
 
 BRIEF = 18
 """How many take turns."""
 NAMES = ("y0", "y1", "y2")
 """What is stayed at, by two clients each."""
+SIDES = (Threads.side, Tasks.side)
+
+
+def connect(api: Api, url: str, ttl: float) -> Locks:
+    return Locks(api, api.call(aio.connect if isinstance(api, Tasks) else leasehold.connect, url, ttl=ttl))
 
 
 class Term:
     """One holding of a name, and until when its holder trusted it, on the clock that deadlines are told by."""
 
-    def __init__(self, lease: leasehold.Lease) -> None:
+    def __init__(self, lease: Lease) -> None:
         self.name, self.token, self.attempt = lease.name, lease.token, lease._claim.attempt
         self.began = clock.now()
         self.ended = float("inf")
         self.dropped = False
 
-    def over(self, lease: leasehold.Lease) -> None:
+    def over(self, lease: Lease) -> None:
         """Whatever happens from here on: it was trusted until now, or until its deadline."""
         now = clock.now()
         self.ended = min(now, lease._deadline)
@@ -44,7 +51,9 @@ class Term:
 class Crowd:
     def __init__(self, url: str, ttl: float, turn: float) -> None:
         self.url = url
-        self.locks = [leasehold.connect(url, ttl=ttl) for _ in range(4)]
+        self._apis = [make_api(side) for side in SIDES]
+        self._clients = [connect(api, url, ttl) for api in (*self._apis, *self._apis)]
+        self.locks = [client.real for client in self._clients]
         self.terms: list[Term] = []
         self.lost = self.unavailable = 0
         self.errors: list[BaseException] = []
@@ -72,16 +81,16 @@ class Crowd:
                 raise
 
     def _take_turns(self, number: int, seconds: float) -> None:
-        self.hold(self.locks[number % len(self.locks)], "x", seconds)
+        self.hold(self._clients[number % len(self._clients)], "x", seconds)
         self.served[number] += 1
 
     def _stay(self, number: int, name: str, seconds: float) -> None:
-        if self.hold(self.locks[number % len(self.locks)], name, seconds):
+        if self.hold(self._clients[number % len(self._clients)], name, seconds):
             self.stayed[name] += 1
 
-    def hold(self, locks: leasehold.Locks, name: str, seconds: float) -> bool:
+    def hold(self, locks: Locks, name: str, seconds: float) -> bool:
         """Wait for a name and hold it for so long. True when it was held to the end."""
-        lease = locks.lock(name).acquire(90)
+        lease = locks.lock(name).start(90).lease(200)
         term = Term(lease)
         self.terms.append(term)
         until = time.monotonic() + seconds
@@ -100,8 +109,10 @@ class Crowd:
         self.done.set()
         for thread in self.threads:
             thread.join(100)
-        for locks in self.locks:
-            locks.close()
+        for client in self._clients:
+            client.close()
+        complaints = [complaint for api in self._apis for complaint in api.close()]
+        self.errors += [RuntimeError(complaint) for complaint in complaints]
 
     def wrongs(self) -> list[str]:
         """What must not have happened."""
@@ -129,20 +140,22 @@ class Latecomer:
 
     ``entry(locks)`` is what tells its place from another, None when it has none; ``expire(locks)`` ends it."""
 
-    def __init__(self, crowd: Crowd, entry: Callable[[Any], Any], expire: Callable[[Any], None]) -> None:
-        self.locks = leasehold.connect(crowd.url, ttl=30)
+    def __init__(self, crowd: Crowd, side: str, entry: Callable[[Any], Any], expire: Callable[[Any], None]) -> None:
+        self._api = make_api(side)
+        self._client = connect(self._api, crowd.url, 30)
+        locks = self._client.real
         self.served = threading.Event()
         self._crowd = crowd
         self._thread = threading.Thread(target=self._wait)
         self._thread.start()
-        before = eventually(lambda: entry(self.locks), 60, "it waits")
-        expire(self.locks)
-        eventually(lambda: self.served.is_set() or entry(self.locks) not in (None, before), 60, "it queues again")
+        before = eventually(lambda: entry(locks), 60, "it waits")
+        expire(locks)
+        eventually(lambda: self.served.is_set() or entry(locks) not in (None, before), 60, "it queues again")
 
     def _wait(self) -> None:
         while not self.served.is_set():
             try:
-                self._crowd.hold(self.locks, NAMES[0], 0.05)
+                self._crowd.hold(self._client, NAMES[0], 0.05)
                 self.served.set()
             except leasehold.StoreUnavailable:
                 continue
@@ -150,4 +163,5 @@ class Latecomer:
     def finish(self) -> None:
         assert self.served.wait(100), "it was never served"
         self._thread.join(20)
-        self.locks.close()
+        self._client.close()
+        assert not self._api.close()

@@ -23,9 +23,10 @@ from servers.netns import Networks
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 ROUNDS = 10
-LATE = 2
-"""The round after which another comes, whose place in the queue expires."""
+LATE = {2: "threads", 5: "asyncio"}
+"""The rounds after which another comes, whose place in the queue expires."""
 TTL = 4.0
+PAUSES = 5
 
 
 def history(cluster: EtcdCluster) -> list[str]:
@@ -73,7 +74,7 @@ def suffer(cluster: EtcdCluster, harm: Callable[[Server], None], mend: Callable[
     """Ten times: harm the leader, wait until there is another and so many more were served, mend."""
     crowd = Crowd(cluster.url, TTL, turn=0.1)
     held = leasehold.connect(cluster.url, ttl=20)
-    late = None
+    late = []
     try:
         kept = [held.lock(f"kept{number}").acquire(20) for number in range(5)]
         for turn in range(ROUNDS):
@@ -89,11 +90,11 @@ def suffer(cluster: EtcdCluster, harm: Callable[[Server], None], mend: Callable[
             finally:
                 mend(leader)
             time.sleep(1.0)
-            if turn == LATE:
-                late = Latecomer(crowd, place, lambda locks: expire_place(cluster, locks))
+            if turn in LATE:
+                late.append(Latecomer(crowd, LATE[turn], place, lambda locks: expire_place(cluster, locks)))
         assert all(lease.valid for lease in kept), "a ttl of 20 s outlives an election"
-        assert late is not None
-        late.finish()
+        for each in late:
+            each.finish()
         eventually(lambda: all(crowd.stayed.values()), 60, "somebody stays at each name")
     finally:
         crowd.finish()
@@ -148,3 +149,29 @@ def test_a_leader_that_was_paused_harms_nobody(start_server: Any) -> None:
     revoke some that are alive (see the page)."""
     cluster: EtcdCluster = start_server(EtcdCluster)
     suffer(cluster, lambda leader: leader.pause(), lambda leader: leader.resume(), more=0)
+
+
+def test_a_leader_that_was_paused_for_longer_than_a_ttl(start_server: Any) -> None:
+    """What the page says it can't. It comes back taking it that all leases have run out, and may revoke some that are
+    alive: their names are granted to others under the eyes of their holders. That is seen in most runs, not in all;
+    what holds in each is that the later grant has the higher token, that a holder is told, and that all goes on."""
+    cluster: EtcdCluster = start_server(EtcdCluster)
+    crowd = Crowd(cluster.url, TTL, turn=0.1)
+    try:
+        for _ in range(PAUSES):
+            leader = cluster.leader()
+            leader.pause()
+            try:
+                cluster.leader(other_than=leader)
+                time.sleep(TTL + 1.0)
+            finally:
+                leader.resume()
+            served = len(crowd.terms)
+            eventually(lambda served=served: len(crowd.terms) >= served + 10, 60, "it goes on")
+        eventually(lambda: all(crowd.served), 60, "everybody is served")
+    finally:
+        crowd.finish()
+    known = ("a live lease was dropped", "both held it")
+    wrongs = crowd.wrongs()
+    print(f"{crowd}; {[sum(wrong.startswith(sign) for wrong in wrongs) for sign in known]} times {known}")
+    assert not [wrong for wrong in wrongs if not wrong.startswith(known)]

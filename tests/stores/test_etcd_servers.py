@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from etcd_tools import LIMIT, A, Waiter, keys
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio, policy
+from leasehold.findings import Finding
 from leasehold.protocol import Busy, Renewal
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.asking import Watch
@@ -273,6 +275,9 @@ def test_tls_with_a_certificate_of_our_own(start_server: Any, tmp_path: Path) ->
         assert lease.release()
         assert waiter.lease().release()
     asyncio.run(_one_in_asyncio(good))
+    [finding] = filter(about_users, doctor(good))
+    assert finding.level == "ok", "it has no users, and asks for certificates instead"
+    assert "shows a certificate" in finding.message
     with leasehold.connect(f"{server.url}?tls=true") as locks:
         with pytest.raises(StoreNotReady, match="TLS"):
             locks.lock("x").acquire(20)
@@ -318,8 +323,99 @@ async def test_a_channel_of_the_users_in_asyncio(server: Etcd, namespace: str) -
             await asyncio.sleep(0.5)
             assert await lease.release()
             assert await (await waiting).release()
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"for asyncio: give it to leasehold.aio.connect"):
             leasehold.connect(channel)
+
+
+# Clients that are built on such a channel.
+
+
+async def contended(locks: aio.Locks) -> None:
+    """What needs calls, a watch and renewals."""
+    lease = await locks.lock("x", ttl=20, renew_every=0.3).acquire(30)
+    waiting = asyncio.ensure_future(locks.lock("x").acquire(60))
+    while (seen := await locks.inspect("x")) is None or not seen.waiters or locks._core.renewals < 3:
+        assert not waiting.done()
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(LIMIT):
+        while locks._core.driver._ear is None:  # type: ignore[attr-defined]  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert lease.valid
+    assert await lease.release()
+    assert await (await waiting).release()
+
+
+async def test_a_client_of_aetcd(server: Etcd, namespace: str) -> None:
+    """It connects when it is first used, by us as by its owner, and stays theirs."""
+    import aetcd
+
+    client = aetcd.Client("127.0.0.1", server.port)
+    async with aio.connect(client, namespace=namespace) as locks:
+        await contended(locks)
+    assert not keys(server, namespace, "h")
+    await client.put(f"leasehold/{namespace}".encode(), b"still theirs")
+    with pytest.raises(TypeError, match=r"for asyncio: give it to leasehold.aio.connect"):
+        leasehold.connect(client)
+    locks = aio.connect(client, namespace=namespace)
+    lease = await locks.lock("x").acquire(30)
+    await client.close()
+    with pytest.raises(StoreUnavailable, match="the client was closed"):
+        await locks.lock("y").acquire(0.2)
+    assert client.channel is None, "it is not opened again behind its owner's back"
+    await client.connect()
+    assert await lease.release()
+    await locks.close()
+    await client.close()
+
+
+async def test_a_client_of_aetcd_that_logs_in(guarded: Etcd) -> None:
+    import aetcd
+
+    async with aetcd.Client("127.0.0.1", guarded.port, "leasehold", "secret") as client:
+        async with aio.connect(client, namespace="billing") as locks:
+            await contended(locks)
+    client = aetcd.Client("127.0.0.1", guarded.port, "leasehold", "wr0ng")
+    async with aio.connect(client, namespace="billing") as locks:
+        with pytest.raises(StoreNotReady, match="refuses this user name or password") as caught:
+            await locks.lock("x").acquire(30)
+    assert "wr0ng" not in str(caught.value)
+    await client.close()
+
+
+def test_a_client_for_threads_that_has_a_channel(guarded: Etcd) -> None:
+    """As etcd3's: its channel, and the token that it has got by logging in."""
+    import grpc
+
+    with grpc.insecure_channel(f"127.0.0.1:{guarded.port}") as channel:
+        login = wire.authenticate("leasehold", "secret")
+        answer = channel.unary_unary(login.method.decode())(login.messages[0], timeout=LIMIT)
+        token = wire.first(wire.read(answer), 2).decode()
+        client = SimpleNamespace(channel=channel, metadata=(("token", token),))
+        with leasehold.connect(client, namespace="billing") as locks:
+            lease = locks.lock("x").acquire(30)
+            waiter = Waiter(locks, "x")
+            eventually(lambda: locks.inspect("x").waiters == 1)  # type: ignore[union-attr]
+            eventually(lambda: locks._core.driver._ear is not None)  # type: ignore[attr-defined]
+            assert lease.release()
+            assert waiter.lease().release()
+        with pytest.raises(TypeError, match=r"for threads: give it to leasehold.connect"):
+            aio.connect(client)
+        client.metadata = None
+        with (
+            leasehold.connect(client, namespace="billing") as locks,
+            pytest.raises(StoreNotReady, match="wants a user"),
+        ):
+            locks.lock("x").acquire(30)
+
+
+async def test_what_has_no_channel_is_refused() -> None:
+    import aetcd
+
+    for connect in (leasehold.connect, aio.connect):
+        with pytest.raises(TypeError, match=r"takes a grpc.Channel, .*such as aetcd.Client"):
+            connect(aetcd.Client("127.0.0.1").transactions)
+        with pytest.raises(TypeError, match=r"takes a URL or a client .*aetcd.*not SimpleNamespace"):
+            connect(SimpleNamespace(channel="amqp"))
 
 
 # URLs.
@@ -353,9 +449,39 @@ def test_urls() -> None:
     assert "p:" not in address.where
 
 
+# The doctor.
+
+
+def about_users(finding: Finding) -> bool:
+    return finding.message.startswith("authentication is")
+
+
+@pytest.mark.parametrize("question", [wire.AUTH_STATUS, b"/etcdserverpb.Auth/NotIn34"])
+def test_doctor_says_whether_authentication_is_on(
+    guarded: Etcd, server: Etcd, question: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the server does not know the question, as 3.4 does not."""
+    monkeypatch.setattr(wire, "AUTH_STATUS", question)
+
+    def said(login: str, server: Etcd) -> tuple[str, str]:
+        [finding] = filter(about_users, doctor(f"etcd://{login}{server.address}", "billing"))
+        assert bool(finding.advice) == (finding.level != "ok")
+        assert "secret" not in finding.message + finding.advice
+        return finding.level, finding.message
+
+    assert said("root:secret@", guarded) == ("ok", "authentication is on; this client gives user root")
+    assert said("leasehold:secret@", guarded) == ("ok", "authentication is on; this client gives user leasehold")
+    assert said("leasehold:wrong@", guarded) == ("ok", "authentication is on; this client gives user leasehold")
+    assert said("", guarded) == ("error", "authentication is on; this client gives no user")
+    level, message = said("", server)
+    assert (level, message[:22]) == ("warning", "authentication is off:")
+    assert said("root:secret@", server) == ("error", "authentication is off: it lets no user log in")
+
+
 def test_doctor_of_a_healthy_server(server: Etcd) -> None:
     found = doctor(server.url)
-    assert {finding.level for finding in found} == {"ok"}, found
+    assert {finding.level for finding in found if not about_users(finding)} == {"ok"}, found
+    assert [finding.level for finding in found if about_users(finding)] == ["warning"], "it has no users"
     assert not [key for key in keys(server, "", "h") if "doctor" in key]
 
 
@@ -375,6 +501,8 @@ def test_doctor_as_a_user_with_the_least_rights(guarded: Etcd) -> None:
     hidden = [finding.message for finding in found if finding.level == "warning"]
     assert "this user may not see its status" in hidden
     assert all("may not see" in message for message in hidden)
+    [finding] = filter(about_users, found)
+    assert (finding.level, finding.message[-14:]) == ("ok", "user leasehold")
     assert any("can be taken and given back" in finding.message for finding in found)
     command = [sys.executable, "-m", "leasehold", "doctor", "--namespace", "billing", "--url", url]
     said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
@@ -391,7 +519,7 @@ def test_doctor_says_what_a_user_may_not_see_only_if_that_is_why(server: Etcd, m
         return send(pool, call, limit)
 
     monkeypatch.setattr(Pool, "send", failing)
-    found = [finding for finding in doctor(server.url) if finding.level == "warning"]
+    found = [finding for finding in doctor(server.url) if finding.level == "warning" and not about_users(finding)]
     assert [finding.message for finding in found] == ["the members cannot be seen", "the alarms cannot be seen"]
     assert all("gone" in finding.advice for finding in found)
 

@@ -22,7 +22,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 import leasehold
 from leasehold import aio, policy
 from leasehold.findings import ERROR, OK, WARNING, Finding
-from leasehold.protocol import Ask, Missing, Renewal
+from leasehold.protocol import Ask, Busy, Missing, Renewal
+from leasehold.stores.zookeeper import access as zk_access
 from leasehold.stores.zookeeper import link as zk_link
 from leasehold.stores.zookeeper import nodes
 from leasehold.stores.zookeeper import store as zk_store
@@ -893,13 +894,92 @@ def test_no_quorum(start_server: Any) -> None:
 
 def test_doctor(server: ZooKeeper) -> None:
     found = doctor(server.url)
-    assert [f.subject for f in found if f.level == WARNING] == ["ensemble"]
+    assert [f.subject for f in found if f.level == WARNING] == ["ensemble", "authentication"]
     assert not [f for f in found if f.level == ERROR]
     assert any(f.level == OK and f.message.startswith("of 1 to 120 s") for f in found)
     assert any("3." in f.message and "standalone" in f.message for f in found)
 
 
+def said_of_users(url: str) -> Finding:
+    [finding] = [finding for finding in doctor(url) if finding.subject == "authentication"]
+    assert bool(finding.advice) == (finding.level != OK)
+    assert "s3cret" not in finding.message + finding.advice
+    return finding
+
+
+@pytest.mark.parametrize("question", [zk_access._WhoAmI.type, 999], ids=["known", "unknown"])
+def test_doctor_says_whom_the_nodes_are_open_to(
+    server: ZooKeeper, question: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the servers let everybody in, the ACL of the namespace tells. Those before 3.7 do not say who one is."""
+    monkeypatch.setattr(zk_access._WhoAmI, "type", question)
+    anybody, me = server.address, f"me:s3cret@{server.address}"
+    for login, level, said in (
+        (f"{anybody}/public", WARNING, "in /public/leasehold/%; this client gives no user"),
+        (f"{me}/public", WARNING, "in /public/leasehold/%; this client comes as digest:me"),
+        (f"{me}/guarded", OK, "this client comes as digest:me"),
+        (f"{anybody}/guarded", OK, "this client gives no user"),
+        (f"{me}/shared?acl=open", WARNING, "this client comes as digest:me"),
+    ):
+        finding = said_of_users(f"zookeeper://{login}")
+        assert finding.level == level
+        assert finding.message.startswith("off: " if level == WARNING else "on: the servers let everybody in")
+        assert finding.message.endswith(said)
+
+
+def test_servers_that_let_in_only_who_authenticates(start_server: Any) -> None:
+    """Whoever does not is told at once, and doctor says so."""
+    switches = ("enforce.auth.enabled=true", "enforce.auth.schemes=digest")
+    server = start_server(ZooKeeper, *(f"-Dzookeeper.{switch}" for switch in switches))
+    with leasehold.connect(server.url) as locks:
+        with pytest.raises(leasehold.StoreNotReady, match="only who authenticates"):
+            locks.lock("x").acquire()
+    finding = said_of_users(server.url)
+    assert (finding.level, finding.message[:45]) == (ERROR, "on: the servers let in only who authenticates")
+    mine = f"zookeeper://me:s3cret@{server.address}"
+    with leasehold.connect(mine) as locks, leasehold.connect(mine) as other:
+        take_and_pass_on(locks, other)
+    finding = said_of_users(mine)
+    assert finding.level == OK
+    assert finding.message == "on: the servers let in only who authenticates; this client comes as digest:me"
+
+
 # Crowds.
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 4])
+@pytest.mark.parametrize("dead", [1, 2])
+def test_dead_waiters_hold_up_nobody_until_somebody_looks_by_itself(
+    connect: Callable[..., leasehold.Locks], ahead: int, dead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 5, also where the dead are not the first when they die, and whoever is behind them has waited since they
+    were far back: it hears of those ahead. Nobody looks by itself here, and no place expires."""
+    monkeypatch.setattr(policy, "FALLBACK", 1000.0)
+    monkeypatch.setattr(policy, "WAITER_TTL", 1000.0)
+    everybody = [connect(ttl=100) for _ in range(ahead + dead + 2)]
+    lease = everybody[0].lock("x").acquire()
+    served: list[int] = []
+    threads: dict[int, threading.Thread] = {}
+
+    def have(locks: leasehold.Locks, number: int) -> None:
+        with locks.lock("x").acquire():
+            served.append(number)
+
+    for number, locks in enumerate(everybody[1:]):
+        if ahead <= number < ahead + dead:
+            driver, store = locks._core.driver, locks._core.store
+            ask = Ask("x", f"{number:032}", "dead", "lock", None, 100_000_000, queue=True)
+            assert isinstance(driver.run(store.acquire(ask), 60.0), Busy)
+        else:
+            threads[number] = threading.Thread(target=have, args=(locks, number))
+            threads[number].start()
+            eventually(lambda locks=locks: any(stake.watching for stake in stakes_of(locks)))  # it waits, and listens
+        assert everybody[0].inspect("x").waiters == number + 1  # type: ignore[union-attr]
+    assert lease.release()
+    for thread in threads.values():
+        thread.join(60)
+        assert not thread.is_alive(), "it was not served"
+    assert served == list(threads), "not in the order of arrival"
 
 
 def test_a_hand_off_takes_one_round_trip(

@@ -14,8 +14,8 @@ from servers.netns import Networks
 from servers.zookeeper import ZooKeeper, ZooKeeperEnsemble, end_session
 
 ROUNDS = 10
-LATE = 2
-"""The round after which another comes, whose place in the queue expires."""
+LATE = {2: "threads", 5: "asyncio"}
+"""The rounds after which another comes, whose place in the queue expires."""
 TTL = 6.0
 
 
@@ -67,7 +67,7 @@ def expire_sessions(locks: Any, server: ZooKeeper) -> None:
 
 def play(ensemble: ZooKeeperEnsemble, fail: Any, mend: Any) -> None:
     crowd = Crowd(ensemble.url, TTL, turn=0.02)
-    late = None
+    late = []
     try:
         with leasehold.connect(ensemble.url, ttl=25) as locks:
             kept = locks.lock("kept").acquire()
@@ -86,12 +86,14 @@ def play(ensemble: ZooKeeperEnsemble, fail: Any, mend: Any) -> None:
                 ensemble.leader()
                 # One of three is away at a time: who leads next must not be harmed before this one follows it.
                 eventually(lambda: all(member.answers() for member in ensemble.members), 60, "all three work as one")
-                if turn == LATE:
-                    late = Latecomer(crowd, place, lambda locks: expire_sessions(locks, ensemble.members[0]))
+                if turn in LATE:
+                    late.append(
+                        Latecomer(crowd, LATE[turn], place, lambda locks: expire_sessions(locks, ensemble.members[0]))
+                    )
             assert kept.valid, f"a ttl of 25 s outlives an election: {kept.lost_reason}"
             assert kept.release()
-        assert late is not None
-        late.finish()
+        for each in late:
+            each.finish()
         served = list(crowd.served)
         ends = time.monotonic() + 60
         while any(now <= then for now, then in zip(crowd.served, served, strict=True)):

@@ -1,8 +1,8 @@
 """``etcd://``: one server or a cluster, over its gRPC API.
 
 ``reading.py``, ``asking.py``, ``several.py``, ``renewing.py`` and ``store.py`` say what is stored and asked,
-``sessions.py`` which leases keep it alive, ``threads.py`` and ``tasks.py`` are the drivers. ``wire.py`` and
-``http2.py`` are the protocol, without I/O; ``pool_*.py`` our own connections.
+``sessions.py`` which leases keep it alive, ``holders.py`` what we hold by them, ``threads.py`` and ``tasks.py`` are the
+drivers. ``wire.py`` and ``http2.py`` are the protocol, without I/O; ``pool_*.py`` our own connections.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ def open_url(url: str, namespace: str) -> Opened:
 
 
 def open_client(client: Any, namespace: str) -> Opened:
-    """A channel that the user has made: ``grpc.Channel``, or ``grpc.aio.Channel`` for asyncio."""
-    import grpc
+    """A channel that the user has made, or a client that has one: of ``grpc.aio`` for asyncio, else for threads."""
+    from .channels import Nowhere, TaskChannel, ThreadChannel, is_asynchronous
 
-    from .channels import Nowhere, TaskChannel, ThreadChannel
-
-    asynchronous = isinstance(client, grpc.aio.Channel)
-    if not asynchronous and not isinstance(client, grpc.Channel):
-        raise TypeError(f"connect() takes a grpc.Channel or a grpc.aio.Channel, not {type(client).__name__}")
+    asynchronous, what = is_asynchronous(client), type(client).__name__
     store = EtcdStore(namespace)
 
     def threads() -> EtcdThreads:
         if asynchronous:
-            raise TypeError("a channel of grpc.aio is for leasehold.aio.connect; here give a grpc.Channel or a URL")
+            raise TypeError(
+                f"{what} is for asyncio: give it to leasehold.aio.connect; for threads give a grpc.Channel, a client "
+                "that has one, or a URL"
+            )
         return EtcdThreads(store, ThreadChannel(client), "etcd")
 
     def tasks() -> EtcdTasks:
         if not asynchronous:
-            raise TypeError("for leasehold.aio give a channel of grpc.aio, or a URL")
+            raise TypeError(
+                f"{what} is for threads: give it to leasehold.connect; for leasehold.aio give a grpc.aio.Channel, a "
+                "client that has one (aetcd.Client), or a URL"
+            )
         return EtcdTasks(store, TaskChannel(client), "etcd", lambda: EtcdThreads(store, Nowhere(), "etcd"))
 
     return Opened(store, threads, tasks)

@@ -9,24 +9,29 @@ from ...policy import FIRST_TERM
 from ...protocol import SECOND, Ask, Busy, Grant, Missing, Reply, Steps
 from . import wire
 from .errors import DRIVER_ERRORS, Refused
+from .holders import Held
 from .permit import HELD, Permit
-from .reading import Reading, View
-from .sessions import Held, Lease
+from .reading import NEAR, Reading, View
+from .sessions import Lease
 from .wire import CREATE, EQUAL, GREATER, LESS, MOD, VALUE, compare, delete, get, put
 
-TAKING, IDLE = "taking", "idle"
+TAKING, IDLE, NEARING = "taking", "idle", "nearing"
 
 
 class Watch(NamedTuple):
     """Deletions that a waiter is to hear of: ``[key, end)``, from ``revision`` on.
 
-    IDLE: of a holder, by the second in the queue. The first is called too; only if it does nothing is it our turn."""
+    IDLE: of a holder, by those right behind the first in the queue, which is called too; only if it does nothing is it
+    the turn of one of them, ``later`` places later. NEARING: of the one three ahead: from now on we are one of them,
+    and are to hear of what ``then`` says. For neither the store has to be asked."""
 
     kind: str
     name: str
     key: bytes
     end: bytes
     revision: int
+    later: int = 0
+    then: Watch | None = None
 
 
 def deletion(holder: Permit) -> wire.Call:
@@ -81,15 +86,20 @@ class Asking(Reading):
                 continue
             idle = self._idle_for(ask, view)
             if idle is not None and idle >= FIRST_TERM:
-                view = yield from self._pass_over(ask, view)
+                if self._fits(ask, view, view.first):
+                    granted, view = yield from self._take(ask, view, view.first)
+                    if granted is not None:
+                        return granted
+                    assert view is not None
+                else:
+                    view = yield from self._pass_over(ask, view)
                 continue
             if view.queued:
                 before = self.sessions.waiting
                 if (yield from self.sessions.for_waiting()) is not before:
                     view = yield from self._look(ask)  # our place is gone
                     continue
-            seen = yield from self._seen(view.holders[:1], {ask.name: view.waiters})
-            holder = seen[0] if seen else None
+            holder = yield from self._in_the_way(view, ask.name)
             if not view.queued:
                 return Busy(holder, None, None)
             if idle is None:
@@ -97,13 +107,20 @@ class Asking(Reading):
             # The first is as good as gone from the queue: it takes what is there for it, or is passed over.
             return Busy(holder, view.ahead - 1, FIRST_TERM - idle, self._watches(ask, view))
 
-    def _fits(self, ask: Ask, view: View) -> bool:
-        turn = view.ahead == 0 if view.queued else not view.waiters or not ask.fair
+    def _fits(self, ask: Ask, view: View, over: Permit | None = None) -> bool:
+        """Whether it is there for us; if we are right behind ``over``, the first in the queue, once that is gone."""
+        if over is not None:
+            turn = view.queued and view.ahead == 1 and view.first == over
+        else:
+            turn = view.ahead == 0 if view.queued else not view.waiters or not ask.fair
         ours = any(each.attempt == ask.attempt for each in view.holders)
         return turn and not ours and view.shape(ask) is None and view.free(ask.limit) >= ask.weight
 
-    def _take(self, ask: Ask, view: View | None) -> Steps[tuple[Grant | None, View | None]]:
-        """Take it if nothing that was seen has changed for the worse; else see how it stands."""
+    def _take(self, ask: Ask, view: View | None, over: Permit | None = None) -> Steps[tuple[Grant | None, View | None]]:
+        """Take it if nothing that was seen has changed for the worse; else see how it stands.
+
+        ``over``: the first waiter, right ahead of us, is passed over in the same transaction. Were it gone before, the
+        next behind us could take us for the one that has been first, and idle, all the while."""
         epoch = yield from self._known_epoch()
         lease = yield from self._lease_for(ask)
         start, end = self.holders_of(ask.name)
@@ -117,6 +134,10 @@ class Asking(Reading):
             compares.append(compare(LESS, MOD, start, view.revision + 1, end))
         changes = []
         if place is not None:
+            if over is not None:
+                compares += [compare(EQUAL, MOD, over.key, over.mod), compare(EQUAL, CREATE, first, 0, over.key)]
+                changes.append(delete(over.key))
+                first = over.key + b"\0"
             compares += [compare(GREATER, CREATE, place, 0), compare(EQUAL, CREATE, first, 0, place)]
             changes.append(delete(place))
         elif ask.fair or view is None:
@@ -129,7 +150,7 @@ class Asking(Reading):
             return None, (yield from self._look(ask))
         if not result.succeeded:
             view = self._view(ask, result, result.pages)
-            if lease.fence and self._fits(ask, view):
+            if lease.fence and self._fits(ask, view, over):
                 lease.doubt(lease.fence)  # nothing else is in the way
             return None, view
         self._left(ask.attempt)
@@ -277,11 +298,16 @@ class Asking(Reading):
         place = self._places.get(ask.attempt)
         if place is None:
             return ()
-        held = self.holders_of(ask.name)
+        held, since = self.holders_of(ask.name), view.revision + 1
         if view.ahead == 0:
-            return (Watch(TAKING, ask.name, *held, view.revision + 1),)
-        ahead = Watch(TAKING, ask.name, view.before, place + b"\0", view.revision + 1)
-        return (ahead, Watch(IDLE, ask.name, *held, view.revision + 1)) if view.ahead == 1 else (ahead,)
+            return (Watch(TAKING, ask.name, *held, since),)
+
+        last = Watch(TAKING, ask.name, view.before[0], place + b"\0", since)
+        idle = Watch(IDLE, ask.name, *held, since, min(view.ahead, NEAR - 1) - 1)
+        if view.ahead < NEAR:
+            return (last, idle)
+        entrance = view.before[-1]  # whoever has this many ahead is not one of the first
+        return (last, Watch(NEARING, ask.name, entrance, entrance + b"\0", since, then=idle))
 
     def _withdraw(self, name: str, attempt: str) -> Steps[bool]:
         """Delete what there is of an attempt."""
@@ -303,7 +329,7 @@ class Asking(Reading):
         """A key of a watch was deleted. What its waiter is told: to ask, or (a Busy) to give the first waiter time."""
         if watch.kind == TAKING:
             return None
-        first = self._idle.get(watch.name)
-        if first is None:
+        known = self._idle.get(watch.name)
+        if known is None or not known[0]:  # what it has been since a look is kept
             self._idle[watch.name] = (b"", clock.now())
-        return Busy(None, 0, FIRST_TERM)
+        return Busy(None, watch.later, FIRST_TERM)

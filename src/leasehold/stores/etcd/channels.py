@@ -1,8 +1,9 @@
-"""Calls over a channel of grpcio that the user has made: theirs, never closed by us."""
+"""Calls over a channel of grpcio that the user has made, or that a client of theirs has: theirs, never closed by us."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import queue
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -10,10 +11,29 @@ from typing import Any
 
 import grpc
 
+from ... import clock
 from .errors import Refused
 from .wire import KEEP_ALIVE, WATCH, Call
 
-_METADATA = (("hasleader", "true"),)
+Metadata = tuple[tuple[str, str], ...]
+_METADATA: Metadata = (("hasleader", "true"),)
+ACCEPTED = "a grpc.Channel, a grpc.aio.Channel, or a client that has one as its .channel (such as aetcd.Client)"
+
+
+def is_asynchronous(given: Any) -> bool:
+    """Whether it is for asyncio. Raises TypeError for what has no channel, nor would have one when connected."""
+    for each in (given, getattr(given, "channel", None)):
+        if isinstance(each, grpc.aio.Channel):
+            return True
+        if isinstance(each, grpc.Channel):
+            return False
+    if hasattr(given, "channel") and connects(given):
+        return True  # aetcd's has none before it is first used, or entered
+    raise TypeError(f"connect() takes {ACCEPTED}, not {type(given).__name__}")
+
+
+def connects(given: Any) -> bool:
+    return inspect.iscoroutinefunction(getattr(given, "connect", None))
 
 
 def translated(error: grpc.RpcError) -> Exception:
@@ -26,8 +46,17 @@ def translated(error: grpc.RpcError) -> Exception:
 class _Borrowed:
     """What both kinds of channel have in common: whom to talk to and as whom is the user's affair."""
 
-    def __init__(self, channel: Any) -> None:
-        self._channel = channel
+    def __init__(self, given: Any) -> None:
+        self._given = given
+        self._is_client = not isinstance(given, (grpc.Channel, grpc.aio.Channel))
+
+    def _carrier(self) -> tuple[Any, Metadata]:
+        """What carries a call now, and what goes with it: a client that has logged in has a token there."""
+        if not self._is_client:
+            return self._given, _METADATA
+        if self._given.channel is None:
+            raise ConnectionError("the client was closed")
+        return self._given.channel, (*_METADATA, *(getattr(self._given, "metadata", None) or ()))
 
     def blame(self, host: Any) -> None:
         pass
@@ -42,16 +71,17 @@ class _Borrowed:
 class ThreadChannel(_Borrowed):
     def send(self, call: Call, limit: float) -> list[bytes]:
         method = call.method.decode()
+        channel, metadata = self._carrier()
         try:
             if call.method == KEEP_ALIVE:
-                ask = self._channel.stream_stream(method)
-                return list(ask(iter(call.messages), timeout=limit, metadata=_METADATA))
-            return [self._channel.unary_unary(method)(call.messages[0], timeout=limit, metadata=_METADATA)]
+                ask = channel.stream_stream(method)
+                return list(ask(iter(call.messages), timeout=limit, metadata=metadata))
+            return [channel.unary_unary(method)(call.messages[0], timeout=limit, metadata=metadata)]
         except grpc.RpcError as error:
             raise translated(error) from error
 
     def ear(self, limit: float) -> ThreadEar:
-        return ThreadEar(self._channel)
+        return ThreadEar(*self._carrier())
 
     def close(self) -> None:
         pass
@@ -63,10 +93,10 @@ class ThreadEar:
     host = None
     token = b""
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, metadata: Metadata) -> None:
         self._asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
-        self._call = channel.stream_stream(WATCH.decode())(iter(self._asked.get, None), metadata=_METADATA)
+        self._call = channel.stream_stream(WATCH.decode())(iter(self._asked.get, None), metadata=metadata)
         self._thread = threading.Thread(target=self._read, name="leasehold-etcd-ear", daemon=True)
         self._thread.start()
 
@@ -101,18 +131,39 @@ class ThreadEar:
 
 
 class TaskChannel(_Borrowed):
+    _was_connected = False
+
+    async def _connected(self, limit: float) -> tuple[Any, Metadata]:
+        """A client connects when it is first used, as it does for its own calls. One that was closed is not reopened:
+        nobody would close it again."""
+        if not self._was_connected and self._is_client and connects(self._given):
+            try:
+                async with asyncio.timeout(limit):
+                    await self._given.connect()
+            except OSError:
+                raise
+            except Exception as error:  # the client's own
+                if isinstance(error.__cause__, grpc.RpcError):
+                    raise translated(error.__cause__) from error
+                raise ConnectionError(f"the client does not connect: {error}") from error
+            self._was_connected = True
+        return self._carrier()
+
     async def send(self, call: Call, limit: float) -> list[bytes]:
         method = call.method.decode()
+        ends = clock.now() + limit
+        channel, metadata = await self._connected(limit)
+        left = max(0.001, ends - clock.now())
         try:
             if call.method == KEEP_ALIVE:
-                ask = self._channel.stream_stream(method)
-                return [each async for each in ask(iter(call.messages), timeout=limit, metadata=_METADATA)]
-            return [await self._channel.unary_unary(method)(call.messages[0], timeout=limit, metadata=_METADATA)]
+                ask = channel.stream_stream(method)
+                return [each async for each in ask(iter(call.messages), timeout=left, metadata=metadata)]
+            return [await channel.unary_unary(method)(call.messages[0], timeout=left, metadata=metadata)]
         except grpc.RpcError as error:
             raise translated(error) from error
 
     async def ear(self, limit: float) -> TaskEar:
-        return TaskEar(self._channel)
+        return TaskEar(*await self._connected(limit))
 
     async def close(self) -> None:
         pass
@@ -124,10 +175,10 @@ class TaskEar:
     host = None
     token = b""
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, metadata: Metadata) -> None:
         self._asked: asyncio.Queue[bytes] = asyncio.Queue()
         self._told: asyncio.Queue[bytes | Exception] = asyncio.Queue()
-        self._call = channel.stream_stream(WATCH.decode())(self._messages(), metadata=_METADATA)
+        self._call = channel.stream_stream(WATCH.decode())(self._messages(), metadata=metadata)
         self._reader = asyncio.ensure_future(self._read())
 
     async def _messages(self) -> AsyncIterator[bytes]:

@@ -29,6 +29,9 @@ _ALARMS = {
     1: ("is full (NOSPACE)", "nothing new can be granted: compact, defragment, then `etcdctl alarm disarm`"),
     2: ("has found its data corrupt", "replace the member that differs: see etcd's documentation on corruption"),
 }
+_LOG_IN = "give a user and password: etcd://user:password@host"
+_TURN_ON = "make a root and a user for leasehold (docs/stores/etcd.md#permissions), then `etcdctl auth enable`"
+_TURN_ON_OR_LEAVE = "leave user and password out of the URL, or turn it on: `etcdctl auth enable`"
 
 
 def doctor(url: str, namespace: str = "") -> list[Finding]:
@@ -43,6 +46,7 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
             leaders.add(_member(link, member, found))
         finally:
             link.close()
+    found += _authentication(address)
     up = len(leaders - {None})
     if not up:
         return found
@@ -63,7 +67,8 @@ def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
         if _forbidden(error):
             found.append(_hidden(address, "its status"))
             return 0
-        say(ERROR, "cannot be reached", str(translate(error, address.where)))
+        message = "does not let us in" if isinstance(error, Refused) else "cannot be reached"
+        say(ERROR, message, str(translate(error, address.where)))
         return None
     version = first(status, 2, b"").decode()
     *minor, patch = (int(part) if part.isdigit() else 0 for part in version.partition("-")[0].split("."))
@@ -82,6 +87,54 @@ def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
     if not leader:
         say(ERROR, "has no leader", "a majority of the members must be up and reach each other")
     return int(leader)
+
+
+def _authentication(address: Address) -> Iterator[Finding]:
+    """Whether etcd asks who one is, and as whom we come. Nothing where no member answers: that was said."""
+    try:
+        on = _asks_who_we_are(address)
+    except DRIVER_ERRORS:
+        return
+    if on and address.user:
+        yield Finding(OK, address.where, f"authentication is on; this client gives user {address.user}")
+    elif on and address.cert:
+        yield Finding(OK, address.where, "authentication is on; this client gives no user but its certificate")
+    elif on:
+        yield Finding(ERROR, address.where, "authentication is on; this client gives no user", _LOG_IN)
+    elif address.user:
+        yield Finding(ERROR, address.where, "authentication is off: it lets no user log in", _TURN_ON_OR_LEAVE)
+    elif address.cert:
+        message = "authentication is off; this client shows a certificate"
+        yield Finding(OK, address.where, f"{message}, which is what guards etcd if it runs with --client-cert-auth")
+    else:
+        message = "authentication is off: whoever reaches it can take, break and delete any lease"
+        yield Finding(WARNING, address.where, message, _TURN_ON)
+
+
+def _asks_who_we_are(address: Address) -> bool:
+    """A refusal tells it too. 3.4 does not know the question: there a login without a name tells."""
+    link = Pool(Endpoints(address))
+    try:
+        try:
+            return bool(first(read(link.send(wire.Call(wire.AUTH_STATUS, (b"",)), LIMIT)[0]), 2))
+        except Refused as error:
+            if not error.unheard_of:
+                return _told_by(error)
+        if address.user:
+            return True  # it has let us log in
+        try:
+            link.send(wire.authenticate("", ""), LIMIT)
+        except Refused as error:
+            return _told_by(error)
+        return True
+    finally:
+        link.close()
+
+
+def _told_by(error: Refused) -> bool:
+    if error.is_about_users:
+        return not error.has_no_users
+    raise error
 
 
 def _cluster(address: Address, leaders: set[int | None]) -> Iterator[Finding]:

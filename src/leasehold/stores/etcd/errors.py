@@ -35,6 +35,22 @@ class Refused(Exception):
         return self.code == _PERMISSION
 
     @property
+    def unheard_of(self) -> bool:
+        """The server is too old to know this call."""
+        return self.code == _UNIMPLEMENTED
+
+    @property
+    def has_no_users(self) -> bool:
+        """Its authentication is off."""
+        return "authentication is not enabled" in self.said
+
+    @property
+    def is_about_users(self) -> bool:
+        """It is asked of somebody it does not know or trust, or whom it does not let log in."""
+        signs = ("authentication", "user name is empty", "permission denied", "auth token", "auth store")
+        return any(sign in self.said for sign in signs)
+
+    @property
     def lease_is_gone(self) -> bool:
         return "requested lease not found" in self.said
 

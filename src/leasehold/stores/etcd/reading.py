@@ -32,6 +32,9 @@ from .wire import CREATE, EQUAL, KeyValue, Page, Result, compare, get, put
 MOST_OPERATIONS = 100
 """In one transaction: etcd takes 128 unless told otherwise."""
 
+NEAR = 3
+"""Of so many at the head of a queue each notices when those ahead of it do not take what is there for them."""
+
 
 class View(NamedTuple):
     """What one transaction has shown of a name."""
@@ -43,8 +46,8 @@ class View(NamedTuple):
     waiters: int
     ahead: int
     """Before us, when we are in the queue."""
-    before: bytes
-    """The waiter just ahead of us."""
+    before: list[bytes]
+    """The waiters just ahead of us, NEAR of them at most; the nearest first."""
     queued: bool
     epoch: KeyValue | None
 
@@ -130,16 +133,16 @@ class Reading:
         reads = [get(*self.holders_of(ask.name)), get(first, last, limit=1), get(self._epoch_key)]
         place = self._places.get(ask.attempt)
         if place is not None:
-            reads += [get(place, keys_only=True), get(first, place, limit=1, last_first=True, keys_only=True)]
+            reads += [get(place, keys_only=True), get(first, place, limit=NEAR, last_first=True, keys_only=True)]
         return reads
 
     def _view(self, ask: Ask, result: Result, pages: list[Page]) -> View:
         holders, queue, epoch = pages[:3]
-        queued, ahead, before = False, 0, b""
+        queued, ahead, before = False, 0, list[bytes]()
         if len(pages) > 3:
             own, others = pages[3:]
             queued, ahead = bool(own.found), others.total
-            before = others.found[0].key if others.found else b""
+            before = [key.key for key in others.found]
             if not queued:
                 self._left(ask.attempt)  # our lease ran out, or we were passed over
             elif ahead:
@@ -184,11 +187,17 @@ class Reading:
             waiters.update(zip(some, (page.total for page in result.pages), strict=True))
         return (yield from self._seen(holders, waiters))
 
-    def _seen(self, holders: list[Permit], waiters: Mapping[str, int]) -> Steps[list[Holding]]:
+    def _in_the_way(self, view: View, name: str) -> Steps[Holding | None]:
+        """For whoever gives up waiting: who holds it, and for how long, as was known within the last second. With many
+        hand-overs a second nobody is asked that for each."""
+        seen = yield from self._seen(view.holders[:1], {name: view.waiters}, old=1.0)
+        return seen[0] if seen else None
+
+    def _seen(self, holders: list[Permit], waiters: Mapping[str, int], old: float = 0.0) -> Steps[list[Holding]]:
         epoch = yield from self._known_epoch()
         left: dict[int, float | None] = {}  # one call for all that share a lease
         for lease in dict.fromkeys(holder.lease for holder in holders):
-            left[lease] = yield from self.sessions.left(lease)
+            left[lease] = yield from self.sessions.left(lease, old)
         return [
             holder.seen(epoch, seconds, waiters[holder.name])
             for holder in holders

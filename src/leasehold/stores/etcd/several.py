@@ -64,8 +64,7 @@ class Several(Asking):
                 if (mismatch := view.shape(ask)) is not None:
                     return Refusal(place, mismatch)
                 if view.holders:
-                    seen = yield from self._seen(view.holders[:1], {ask.name: view.waiters})
-                    return Refusal(place, Busy(seen[0] if seen else None, None, None))
+                    return Refusal(place, Busy((yield from self._in_the_way(view, ask.name)), None, None))
                 if view.waiters:
                     return None  # whether the first of them is to be passed over, each acquire finds out
             for lease in leases:

@@ -86,9 +86,9 @@ class EtcdTasks:
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
             self._waiting.add(attempt)
-        if self._listener is None and not self._closed:
-            self._listener = asyncio.ensure_future(self._listen())
-        if self._ear is None:
+        if (self._listener is None or self._listener.cancelled()) and not self._closed:
+            self._listener = asyncio.ensure_future(self._listen())  # again, if somebody has cancelled every task
+        if self._ear is None or self._listener is None or self._listener.cancelling():
             return False
         try:
             if busy is not None and (messages := self._watches.add(attempt, busy.watch)):

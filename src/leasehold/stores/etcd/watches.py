@@ -17,6 +17,11 @@ _REFUSED = 9
 """gRPC's failed precondition."""
 
 
+def _same(watch: Watch) -> Watch:
+    """Equal for those that tell of the same, from whenever on."""
+    return watch._replace(revision=0, later=0, then=None)
+
+
 class Watches:
     def __init__(self, store: EtcdStore) -> None:
         self._store = store
@@ -29,7 +34,7 @@ class Watches:
         self._by_attempt: dict[str, list[int]] = {}
         self._called: set[str] = set()
         """Attempts that were told to ask, and have not said since what they found."""
-        self._cancels: list[bytes] = []
+        self._unsaid: list[bytes] = []
         self._followed: dict[str, int] = {}
         self._missed: set[str] = set()
         self.listening = False
@@ -39,36 +44,37 @@ class Watches:
     def add(self, attempt: str, wanted: Sequence[Watch]) -> list[bytes]:
         """What to send so that the attempt is called about these, and nothing else."""
         self._called.discard(attempt)
-        have = {self._by_number[number][1]._replace(revision=0): number for number in self._by_attempt.get(attempt, ())}
-        keep = [have[each._replace(revision=0)] for each in wanted if each._replace(revision=0) in have]
+        have = {_same(self._by_number[number][1]): number for number in self._by_attempt.get(attempt, ())}
+        keep = [have[_same(each)] for each in wanted if _same(each) in have]  # whatever has happened since was told
         for number in set(have.values()) - set(keep):
             self._cancel(number)
-        send = []
         for watch in wanted:
-            if watch._replace(revision=0) in have:
-                continue  # whatever has happened since was told
-            number, self._next = self._next, self._next + 1
-            self._by_number[number] = (attempt, watch)
-            keep.append(number)
-            send.append(
-                wire.watch_create(number, watch.key, watch.end, watch.revision, puts=False, deletes=True),
-            )
+            if _same(watch) in have:
+                self._by_number[have[_same(watch)]] = (attempt, watch)  # its place may be another by now
+            else:
+                keep.append(self._create(attempt, watch))
         self._by_attempt[attempt] = keep
-        return self.cancels() + send
+        return self.unsaid()
 
     def drop(self, attempt: str) -> None:
         self._called.discard(attempt)
         for number in self._by_attempt.pop(attempt, ()):
             self._cancel(number)
 
-    def cancels(self) -> list[bytes]:
-        """What is no longer wanted and has yet to be said."""
-        cancels, self._cancels = self._cancels, []
-        return cancels
+    def unsaid(self) -> list[bytes]:
+        """What is wanted, or no longer, and has yet to be said."""
+        unsaid, self._unsaid = self._unsaid, []
+        return unsaid
+
+    def _create(self, attempt: str, watch: Watch) -> int:
+        number, self._next = self._next, self._next + 1
+        self._by_number[number] = (attempt, watch)
+        self._unsaid.append(wire.watch_create(number, watch.key, watch.end, watch.revision, puts=False, deletes=True))
+        return number
 
     def _cancel(self, number: int) -> None:
         if self._by_number.pop(number, None) is not None:
-            self._cancels.append(wire.watch_cancel(number))
+            self._unsaid.append(wire.watch_cancel(number))
 
     def heard(self, told: list[bytes] | None, asked: bool) -> tuple[list[tuple[str, Busy | None]], list[bytes]]:
         """Whom to call, and what to send; ``told`` is None when nothing was heard for a while.
@@ -77,26 +83,30 @@ class Watches:
         if told is None and asked:
             raise StoreUnavailable("the server does not answer")
         rings = [ring for message in told or () for ring in self.told(message)]
-        follow = self._follow()
-        return rings, self.cancels() + follow + ([wire.WATCH_PROGRESS] if told is None else [])
+        self._follow()
+        return rings, self.unsaid() + (self._ping() if told is None else [])
 
-    def _follow(self) -> list[bytes]:
-        """What to send so that we hear of it when somebody deletes what is held on a lease of its own.
+    def _ping(self) -> list[bytes]:
+        """What a server that is there answers at once: a watch that begins, tells of nothing, and ends.
+
+        Not a request for progress: current versions of etcd do not answer that until something has been written since
+        the newest watch began, and where all wait nothing is."""
+        number, self._next = self._next, self._next + 1
+        nothing = wire.watch_create(number, *self._store.words(), 0, puts=False, deletes=False)
+        return [nothing, wire.watch_cancel(number)]
+
+    def _follow(self) -> None:
+        """See to it that we hear of it when somebody deletes what is held on a lease of its own.
 
         What shares a lease is looked at by each renewal; these are often not renewed at all."""
         held = self._store.held_alone()
         for attempt in [attempt for attempt in self._followed if attempt not in held]:
             self._cancel(self._followed.pop(attempt))
             self._missed.discard(attempt)
-        send = []
         for attempt, watch in held.items():
             if attempt not in self._followed:
                 revision = 0 if attempt in self._missed else watch.revision
-                number, self._next = self._next, self._next + 1
-                self._by_number[number] = (attempt, watch)
-                self._followed[attempt] = number
-                send.append(wire.watch_create(number, watch.key, watch.end, revision, puts=False, deletes=True))
-        return send
+                self._followed[attempt] = self._create(attempt, watch._replace(revision=revision))
 
     def told(self, message: bytes) -> Iterator[tuple[str, Busy | None]]:
         """Whom to call, with what news. Raises Refused when the server takes on no watches any more.
@@ -125,6 +135,11 @@ class Watches:
             else:
                 self._by_attempt[attempt] = [each for each in self._by_attempt.get(attempt, ()) if each != told.watch]
             yield attempt, None
+        elif told.deletes and watch.then is not None:
+            self._cancel(told.watch)
+            kept = [number for number in self._by_attempt.get(attempt, ()) if number != told.watch]
+            nearer = self._create(attempt, watch.then._replace(revision=told.revision + 1))
+            self._by_attempt[attempt] = [*kept, nearer]
         elif told.deletes:
             news = None if attempt in self._called else self._store.heard(watch)
             if news is None and attempt in self._by_attempt:

@@ -89,7 +89,7 @@ class Call(NamedTuple):
 RANGE, TXN = b"/etcdserverpb.KV/Range", b"/etcdserverpb.KV/Txn"
 GRANT, REVOKE = b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.Lease/LeaseRevoke"
 KEEP_ALIVE, TIME_TO_LIVE = b"/etcdserverpb.Lease/LeaseKeepAlive", b"/etcdserverpb.Lease/LeaseTimeToLive"
-AUTHENTICATE = b"/etcdserverpb.Auth/Authenticate"
+AUTHENTICATE, AUTH_STATUS = b"/etcdserverpb.Auth/Authenticate", b"/etcdserverpb.Auth/AuthStatus"
 WATCH = b"/etcdserverpb.Watch/Watch"
 MEMBERS = b"/etcdserverpb.Cluster/MemberList"
 STATUS, ALARM = b"/etcdserverpb.Maintenance/Status", b"/etcdserverpb.Maintenance/Alarm"
@@ -212,9 +212,6 @@ def watch_cancel(number_of_it: int) -> bytes:
     return text(2, number(1, number_of_it))
 
 
-WATCH_PROGRESS = text(3, b"")
-
-
 # Answers.
 
 
@@ -247,13 +244,19 @@ class Told(NamedTuple):
     reason: str
     puts: list[bytes]
     deletes: list[bytes]
+    revision: int
+    """Of the last of these."""
 
 
 def read_watch(message: bytes) -> Told:
     fields = read(message)
     reason = first(fields, 6, b"").decode(errors="replace")
-    told = Told(first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, [], [])
+    puts: list[bytes] = []
+    deletes: list[bytes] = []
+    revision = 0
     for message in fields.get(11, ()):
         event = read(message)
-        (told.deletes if first(event, 1) else told.puts).append(read_key(first(event, 2, b"")).key)
-    return told
+        key = read_key(first(event, 2, b""))
+        (deletes if first(event, 1) else puts).append(key.key)
+        revision = key.mod
+    return Told(first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, puts, deletes, revision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from kazoo.exceptions import NoNodeError
@@ -14,7 +15,7 @@ from .nodes import Node, View, view
 from .placing import Placing
 from .requests import Call, Calls, Multi, children, create, delete, get, listing, put
 from .session import Session
-from .stake import Stake
+from .stake import NEAR, NO_SUSPECTS, Far, Stake
 
 LOOKED_AT = 16
 """Of so many holders the next in line looks whether they have claimed what they were let in for."""
@@ -68,7 +69,7 @@ class Asking(Placing):
         if stake.next and stake.called and stake.path and stake.version and not stake.held:
             stake.hasty = True  # it seems to be our turn: claim it along with the look, which costs a round trip less
             calls.append(put(stake.path, nodes.record(ask, nodes.HELD).encode(), stake.version))
-        stake.next = stake.called = False
+        stake.next = stake.called = stake.rung = False
         there, *said = yield Calls(stake.session, calls)
         look = view([] if isinstance(there, NoNodeError) else there, self.link.leader_ms())
         mine = look.find(stake.attempt)
@@ -177,8 +178,9 @@ class Asking(Placing):
     def _wait(self, ask: Ask, stake: Stake, look: View, mine: Node) -> Steps[Reply | None]:
         """Say that we wait, and have ourselves called when it is worth another look.
 
-        Everybody watches who is right before it in line. The first two also watch the holders: one to be let in, the
-        other to see that the first has claimed. So a release calls two, however many wait.
+        Everybody watches who is right before it in line, and asks when that one claims, or goes. It also watches the
+        two before that one, to hear when one of them holds and gives back: who is let in by that has to claim within a
+        first term, see ``Link``. Among several holders the first two in line watch all that come and go, instead.
         """
         assert stake.path is not None
         stake.until = clock.now() + policy.WAITER_TTL
@@ -188,15 +190,20 @@ class Asking(Placing):
         stake.late = frozenset((*waiting, *stake.late.intersection(ahead)))  # whether a rest is over, not all see alike
         before = [f"{stake.parent}/{look.waiting[place - 1].child}"] if place else []
         crowd = len(look.holders) > 1
-        watched = before if crowd or place > 1 else [*before, *ahead]
+        line = [*ahead, *(f"{stake.parent}/{node.child}" for node in look.waiting[:place])]
+        far = [] if crowd or look.resting or look.limit > 1 else line[-NEAR:-1]
+        watched = before if crowd else [*before, *far, *(ahead if place < 2 else ())]
+        further = [path for path in far if path not in ahead]
         told = stake.version and not stake.hasty
         say = [] if told else [put(stake.path, nodes.record(ask, nodes.WAITING).encode(), stake.version or 0)]
         listing = [children(stake.parent, self.link.watch(stake, stake.parent))] if crowd and place < 2 else []
         calls = [
             *say,
             *(get(path, self.link.watch(stake, path) if path in watched else None) for path in (*before, *ahead)),
+            *(get(path, self.link.watch(stake, path)) for path in further),
             *listing,
         ]
+        stake.far = NO_SUSPECTS  # until it is known how those stand, each event is worth a look
         busy, answers = yield from self._look(stake.session, ask.name, look, place, calls)
         if say:
             said = answers.pop(0)
@@ -212,12 +219,18 @@ class Asking(Placing):
         if listing and not {node.child for node in look.holders} <= set(there):
             return None
         stake.next = place == 0
-        found = dict(zip(ahead, answers[len(before) :], strict=True))
-        return (yield from self._suspect(stake, place, found, busy))
+        found = dict(zip((*before, *ahead, *further), answers, strict=True))
+        stake.far = {
+            path: Far(following, 0 if path in ahead else 1 if found[path][1].version else 2, len(line) - number - 2)
+            for number, (path, following) in enumerate(itertools.pairwise(line))
+            if path in far
+        }
+        found = {path: found[path] for path in ahead}
+        return (yield from self._suspect(stake, found, busy))
 
-    def _suspect(self, stake: Stake, place: int, found: dict[str, Any], busy: Busy) -> Steps[Reply | None]:
+    def _suspect(self, stake: Stake, found: dict[str, Any], busy: Busy) -> Steps[Reply | None]:
         """Who was let in and does not claim within a first term is dead: it is removed, unless it claims first."""
-        now, term = clock.now(), policy.FIRST_TERM * (1 + place)
+        now, term = clock.now(), policy.FIRST_TERM  # those further back wait a little longer before they look
         unclaimed = {
             path: stat.version
             for path, (data, stat) in found.items()
@@ -243,10 +256,12 @@ class Asking(Placing):
         """Make the calls, and see who is in the way."""
         parent = self._parent(session, name)
         first = look.taken()[:1]
-        answers = yield Calls(session, (*calls, *(get(f"{parent}/{node.child}") for node in first)))
+        paths = [f"{parent}/{node.child}" for node in first]
+        asked = [number for number, call in enumerate(calls) if call.method == "get_async" and call.args[0] in paths]
+        answers = yield Calls(session, (*calls, *(() if asked else map(get, paths))))
         holder, left = None, None
         if first:
-            found = answers.pop()
+            found = answers[asked[0]] if asked else answers.pop()
             if not isinstance(found, Exception):
                 holder = self._seen(session, name, first[0], found, len(look.waiting))
         if look.resting:

@@ -16,6 +16,7 @@ from ...errors import StoreError, StoreNotReady
 from ...findings import ERROR, OK, WARNING, Finding
 from ...policy import DEFAULT_TTL
 from ...protocol import SECOND, Ask, Grant
+from .access import authentication
 from .link import Link
 from .session import Session, length
 from .store import ZooKeeperStore
@@ -36,7 +37,9 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
     try:
         found += _ensemble(address, found)
         found += _sessions(link)
-        found += _lease(link, namespace)
+        store = ZooKeeperStore(link, namespace)
+        found += _lease(link, store)
+        found += authentication(address, store.space)
     finally:
         link.close()
     return found
@@ -96,9 +99,9 @@ def _sessions(link: Link) -> Iterator[Finding]:
         yield Finding(OK, "sessions", f"of {shortest:g} to {longest:g} s: a ttl of {fits:.3g} s at most")
 
 
-def _lease(link: Link, namespace: str) -> Iterator[Finding]:
+def _lease(link: Link, store: ZooKeeperStore) -> Iterator[Finding]:
     """Take a lease and give it back: that tells of quorum, credentials and ACLs."""
-    store, driver = ZooKeeperStore(link, namespace), ZooKeeperThreads(link)
+    driver = ZooKeeperThreads(link)
     ask = Ask(HERE, os.urandom(16).hex(), HERE, HERE, None, SECOND)
     begun = time.monotonic()
     try:

@@ -33,6 +33,11 @@ def translate(error: BaseException, where: str) -> Exception:
                 f"{where}: the nodes' ACL does not allow it: give the user and password that created them, or see "
                 "docs/stores/zookeeper.md for what leasehold needs"
             )
+        case "SessionClosedRequireSaslError":
+            return StoreNotReady(
+                f"{where}: the servers let in only who authenticates: give a user and password, "
+                "zookeeper://user:password@host, or a kazoo client with what they ask for"
+            )
         case "AuthFailedError" | "InvalidACLError":
             return StoreNotReady(f"{where}: the server refuses these credentials ({name})")
         case "UnimplementedError":

@@ -13,18 +13,18 @@ from collections.abc import Callable
 from functools import partial
 
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import EventType
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
 
 from ... import clock, policy
 from ...bells import ThreadBell
 from ...errors import StoreNotReady, StoreUnavailable
 from ...log import WARNING, log
-from ...protocol import SECOND
+from ...protocol import SECOND, Busy
 from ...typed import Any
 from . import nodes
-from .requests import children, delete, exists, sync
+from .requests import children, delete, exists, get, sync
 from .session import Session, length
-from .stake import NO_SUSPECTS, NOBODY, Stake
+from .stake import NO_SUSPECTS, NOBODY, Far, Stake
 from .url import Address
 
 WATCH_AFTER = 0.05
@@ -183,7 +183,7 @@ class Link:
             self._record = stake.record
         stake.record = self._record
         stake.above = ""
-        stake.late, stake.suspects = NOBODY, NO_SUSPECTS
+        stake.late, stake.suspects, stake.far = NOBODY, NO_SUSPECTS, NO_SUSPECTS
 
     def drop(self, stake: Stake) -> None:
         """The node is gone, or another's."""
@@ -244,12 +244,40 @@ class Link:
         if mine is not None and mine.watched and mine.path == event.path:
             called.add(mine.attempt)
         for attempt in called:
-            self._called(attempt, gone=event.type == EventType.DELETED)
+            stake = self.stakes.get(attempt)
+            far = None if stake is None or stake.held or stake.rung else stake.far.get(event.path)
+            if stake is None or far is None or not self._further_on(stake, event.path, far, event.type):
+                self._called(attempt, gone=event.type == EventType.DELETED)
+
+    def _further_on(self, stake: Stake, path: str, far: Far, what: str) -> bool:
+        """Something has become of one further ahead. False: the stake has to look. When that one holds, its release
+        lets in the next, who is alive if it claims within a first term: until then there is nothing to look for."""
+        if what == EventType.CHANGED and stake.session.up:
+            stake.far = {**stake.far, path: far._replace(writes=far.writes - 1)}
+            with self.mutex:
+                there = self.watchers.setdefault(path, set())
+                watched = bool(there)  # by another of ours, who hears of the same
+                there.add(stake.attempt)
+                stake.watching |= {path}
+            if not watched:
+                found = stake.session.submit(get(path, self.event))
+                found.rawlink(
+                    lambda _: self._gone_meanwhile(path) if isinstance(found.exception, NoNodeError) else None
+                )
+            return True
+        if what == EventType.DELETED and far.writes <= 0:
+            stake.suspects = {**stake.suspects, far.following: clock.now()}
+            self.on_ring(stake.attempt, Busy(None, far.later, policy.FIRST_TERM))
+            return True
+        return False
+
+    def _gone_meanwhile(self, path: str) -> None:
+        self._event(WatchedEvent(EventType.DELETED, KeeperState.CONNECTED, path))
 
     def _called(self, attempt: str, gone: bool = False) -> None:
         stake = self.stakes.get(attempt)
         if stake is not None:
-            stake.called = gone
+            stake.called, stake.rung = gone, True
         if stake is not None and stake.held:  # it may be a write of its own: look, in a moment, when that is known
             self._watch_soon(stake)
             self.wake()

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 LEAVING = 0.5
 """How long it may take to remove nodes from a session that is left to itself."""
-_quiet = logging.getLogger("leasehold.zookeeper")
-_quiet.setLevel(logging.ERROR)  # kazoo logs whole requests, passwords too, and every reconnect
+quiet = logging.getLogger("leasehold.zookeeper")
+quiet.setLevel(logging.ERROR)  # kazoo logs whole requests, passwords too, and every reconnect
 
 
 def length(ttl: float) -> float:
@@ -58,7 +58,7 @@ class Session:
             hosts=link.address.hosts,
             timeout=timeout,
             connection_retry=retry,
-            logger=_quiet,
+            logger=quiet,
             **link.address.options,
         )
         self.waiting: list[Any] = []

@@ -1,0 +1,113 @@
+"""What a client can see of who may: as whom it comes, whom the nodes are open to, whom the servers let in at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import int_struct, read_string
+from kazoo.security import Permissions
+
+from ...findings import ERROR, OK, WARNING, Finding
+from ...typed import Any, NamedTuple
+from .session import quiet
+from .url import Address
+
+LIMIT = 5.0
+SUBJECT = "authentication"
+_CHANGES = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
+_LOG_IN = "give a user and password: zookeeper://user:password@host (or a kazoo client with what the servers ask for)"
+_CLOSE = "give a user and password in the URL of all who use them, and `setAcl -R {} auth:user:password:cdrwa`, once"
+
+
+class Seen(NamedTuple):
+    """By one client, in a session of its own."""
+
+    let_in: bool
+    known_as: list[str]
+    """``scheme:user``; not by its address alone, which everybody has."""
+    open_node: str
+    """Where our leases are, if anybody may change that."""
+
+
+class _WhoAmI:
+    """A request that kazoo does not have; servers know it since 3.7."""
+
+    type = 107
+
+    def serialize(self) -> bytes:
+        return b""
+
+    @classmethod
+    def deserialize(cls, answer: bytes, at: int) -> list[tuple[str, str]]:
+        count = int_struct.unpack_from(answer, at)[0]
+        at += int_struct.size
+        found = []
+        for _ in range(count):
+            scheme, at = read_string(answer, at)
+            user, at = read_string(answer, at)
+            found.append((scheme, user))
+        return found
+
+
+def authentication(address: Address, space: str) -> Iterator[Finding]:
+    """Nothing where no server answers: a lease that is tried says that."""
+    ours = _look(address, address.options, space)
+    if ours is None:
+        return
+    if not ours.let_in:
+        message = "on: the servers let in only who authenticates, and this client does not, or not as they want"
+        yield Finding(ERROR, SUBJECT, message, _LOG_IN)
+        return
+    who = f"this client comes as {' and '.join(ours.known_as)}" if ours.known_as else "this client gives no user"
+    without = {name: value for name, value in address.options.items() if name not in ("auth_data", "default_acl")}
+    anybody = _look(address, without, space) if "auth_data" in address.options else ours
+    asked = anybody is not None and not anybody.let_in
+    if asked:
+        yield Finding(OK, SUBJECT, f"on: the servers let in only who authenticates; {who}")
+    elif ours.open_node:
+        message = f"off: whoever reaches the servers can take, break and delete any lease in {ours.open_node}; {who}"
+        yield Finding(WARNING, SUBJECT, message, _CLOSE.format(ours.open_node))
+    else:
+        yield Finding(OK, SUBJECT, f"on: the servers let everybody in, the nodes' ACL only some; {who}")
+
+
+def _look(address: Address, options: dict[str, Any], space: str) -> Seen | None:
+    client = KazooClient(hosts=address.hosts, logger=quiet, **options)
+    try:
+        client.start(LIMIT)
+        open_node = _open_node(client, space)
+        return Seen(True, _known_as(client), open_node)
+    except (KazooException, KazooTimeoutError) as error:
+        refused = type(error).__name__ in ("SessionClosedRequireSaslError", "AuthFailedError")
+        return Seen(False, [], "") if refused else None
+    finally:
+        client.stop()
+        client.close()
+
+
+def _open_node(client: KazooClient, space: str) -> str:
+    """The namespace, or what is to become its parent; empty when its ACL names who may change it."""
+    for node in (space, space.rpartition("/")[0]):
+        try:
+            acls, _ = client.get_acls_async(node).get(timeout=LIMIT)
+        except NoNodeError:
+            continue
+        except NoAuthError:
+            return ""
+        return node if any(acl.id.scheme == "world" and acl.perms & _CHANGES for acl in acls) else ""
+    return ""
+
+
+def _known_as(client: KazooClient) -> list[str]:
+    answer = client.handler.async_result()
+    client._call(_WhoAmI(), answer)
+    try:
+        found = answer.get(timeout=LIMIT)
+    except KazooException as error:
+        if type(error).__name__ != "UnimplementedError":
+            raise
+        found = [(scheme, given.partition(":")[0]) for scheme, given in client.auth_data]
+    return [f"{scheme}:{user}" for scheme, user in found if scheme != "ip"]
