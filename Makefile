@@ -3,11 +3,12 @@
 # make quick    no servers, no slow tests: under a minute
 # make check    ruff, mypy
 # make docs     the documentation, into site/
-# make mutants  breaks a copy of the library on purpose, in some 50 ways: each must be noticed
+# make mutants  breaks a copy of the library on purpose, in some 80 ways: each must be noticed
 # make chaos    STORE=redis MINUTES=5: real processes and servers, faults aimed at whoever holds the lease
 #               FULL=1: what of the fault matrix is not in KEEP yet, at most MINUTES per store; REPORT=1: the table of what is there
 # make simulate SEEDS=5000: more simulated worlds than the 200 of make test
 # make bench    STORE=redis: the figures of docs/performance.md, SQLite's unless another store is named
+# make bench-all  all of them, into bench/published; again, to go on after it was stopped
 # make demo     what leasehold does, in a few seconds
 # make clean    removes what these have made, bar .venv and the fetched servers
 # make distclean  removes those too
@@ -34,7 +35,7 @@ SEEDS ?= 5000
 # What to give the benchmark: make bench STORE=redis BENCH="--only pair,handoff"
 BENCH ?=
 
-.PHONY: test full quick check format docs bench mutants chaos simulate demo servers clean distclean
+.PHONY: test full quick check format docs bench bench-all mutants chaos simulate demo servers clean distclean
 
 test: servers
 	scripts/venv test
@@ -66,6 +67,10 @@ docs:
 bench:
 	scripts/venv test bench
 	$(BIN)/python -m bench.run $(if $(STORE),--store $(STORE)) $(BENCH)
+
+bench-all:
+	scripts/venv test bench
+	$(BIN)/python -m bench.all $(STORE)
 
 mutants: servers
 	cd tests && $(abspath $(BIN))/python -m mutants.run

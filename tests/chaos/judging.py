@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from leasehold.testing.history import Record, Violation, check
+from leasehold import policy
+from leasehold.testing.history import NEVER, Record, Violation, check
 
 from .resource import Counters
 from .stores import TTL, setup_of
@@ -20,6 +21,9 @@ WAKING = 0.1
 """What a process that was stopped may take until its threads run again."""
 LOADED = 0.25
 """How late a loss may be told on a machine that is as busy as this one; what it really was is in the report."""
+
+UNDER_WAY = 4.0
+"""How long a message may be, and what is to be made up for has to wait, when its process was stopped or cut off."""
 
 
 def judged(store: str, records: list[Record], folder: Path, late: float = LOADED) -> tuple[list[Violation], int]:
@@ -38,7 +42,8 @@ def judge(
     """The history, with what the judge has to know: writes that a kill cut off, and how long who was stopped."""
     stops = pauses(records)
     giving = refusals(records)
-    seen: list[Record] = []
+    ended = endings(store, records, late)
+    seen: list[Record] = [*deaths(store, records, late)]
     begun: dict[tuple[int, str], int] = Counter()
     for each in records:
         if each.op == "begin":
@@ -47,14 +52,77 @@ def judge(
             begun[each.token, each.owner] -= 1
         elif each.op == "lost":
             seen.append(each._replace(limit=late + stopped(stops, each) + giving.get((each.token, each.owner), 0.0)))
-        if each.op != "lost":
-            seen.append(each)
+        elif each.op == "took":
+            seen.append(last_taken(store, records, each, late))
+        if each.op not in ("lost", "took"):
+            seen.append(each._replace(limit=ended[id(each)]) if id(each) in ended else each)
     seen += [each for each in takeovers(records, setup_of(store).late + late) if not each.outcome]
     names = {(each.token, each.owner): each.name for each in records if each.op == "begin"}
     for (token, owner), left in begun.items():
         seen += [Record("write", names[token, owner], owner, token, outcome="unknown")] * left
     found = check(seen, Counters(folder / "resource.db").results(), exclusive=exclusive)
     return found + (refused_too_soon(records) if exclusive else [])
+
+
+def endings(store: str, records: list[Record], late: float) -> dict[int, float]:
+    """Of each that has given up or given back: for how long it may still be found in the store. Where the clock is set
+    back, that cannot be said."""
+    setup = setup_of(store)
+    if setup.by_clock:
+        return {}
+    servers = [each.returned for each in records if (each.op, each.outcome) == ("fault", "server")]
+    own: dict[str, list[Record]] = {}
+    for each in records:
+        if each.op == "fault" and each.outcome in ("pause", "cut"):
+            own.setdefault(each.owner, []).append(each)
+    found = {}
+    for each in records:
+        if each.op != "release" and (each.op != "acquire" or each.outcome == "granted"):
+            continue
+        limit = TTL + setup.late + late
+        faults = own.get(each.owner.partition(".")[0], [])
+        if any(
+            fault.invoked < each.returned + TTL and each.invoked < fault.returned + (fault.limit or 0.0) + UNDER_WAY
+            for fault in faults
+        ):
+            limit += UNDER_WAY
+        if any(each.invoked - AFTERMATH < at < each.returned + limit for at in servers):
+            limit += AFTERMATH
+        found[id(each)] = limit
+    return found
+
+
+def deaths(store: str, records: list[Record], late: float) -> list[Record]:
+    """Who was killed, if anything of it was found in the store: its lease lasts as long as a ttl, its place in a queue
+    (and a first term, if it is granted the name there) as long as that."""
+    setup = setup_of(store)
+    kills = {each.owner: each for each in records if (each.op, each.outcome) == ("fault", "kill")}
+    servers = [each.returned for each in records if (each.op, each.outcome) == ("fault", "server")]
+    found: dict[str, Record] = {}
+    for each in records:
+        kill = kills.get(each.ask.partition(".")[0]) if each.op == "seen" else None
+        if kill is None or setup.by_clock:
+            continue
+        lasts = TTL if each.token == kill.token else policy.WAITER_TTL + policy.FIRST_TERM
+        limit = lasts + setup.late + late
+        if any(kill.returned - AFTERMATH < at < kill.returned + limit for at in servers):
+            limit += AFTERMATH
+        found[each.ask] = Record("over", each.name, each.ask, 0, kill.invoked, kill.returned, "", each.ask, limit)
+    return list(found.values())
+
+
+def last_taken(store: str, records: list[Record], took: Record, late: float) -> Record:
+    """When a name was had at the end, with how long it may have taken: a ttl and what comes on top of it, and a second
+    for each of the dead who may be in its queue; unless a server was away just before, or its clock was set."""
+    setup = setup_of(store)
+    faults = [each for each in records if each.op == "fault"]
+    felt = ("server", "clock", "step")
+    if setup.by_clock or any(each.outcome in felt and took.invoked - each.returned < AFTERMATH for each in faults):
+        return took
+    holders = {id(each) for each in hits(records, "kill")}
+    dead = [each for each in faults if each.outcome == "kill" and id(each) not in holders]
+    waiting = sum(took.invoked - each.returned < policy.WAITER_TTL and each.name == took.name for each in dead)
+    return took._replace(limit=min(took.limit or 0.0, TTL + setup.late + late + waiting))
 
 
 def refused_too_soon(records: list[Record]) -> list[Violation]:
@@ -105,13 +173,19 @@ def troubles(fault: Record, kill: Record, due: float) -> bool:
     return fault.returned <= due and kill.returned <= fault.returned + lasts
 
 
+def told_to_end(records: list[Record]) -> float:
+    return min((each.returned for each in records if (each.op, each.outcome) == ("fault", "rest")), default=NEVER)
+
+
 def takeovers(records: list[Record], late: float = 0.0) -> list[Record]:
     """Of each kill that hit a holder when the next had the name, as ``took``; its ``outcome`` says what else was wrong.
 
     If nobody ever had it, and there was time, that is as late as the last acquire. ``late`` is what may come on top
-    of the ttl. Faults that came later than the takeover was due are no excuse for it."""
+    of the ttl. Faults that came later than the takeover was due are no excuse for it; that all were told to end
+    before that is one, because those who had waited have gone then."""
+    rest = told_to_end(records)
     last = max((each.returned for each in records if each.op == "acquire"), default=0.0)
-    faults = [each for each in records if each.op == "fault" and each.outcome != "resume"]
+    faults = [each for each in records if each.op == "fault" and each.outcome not in ("resume", "rest")]
     grants: dict[str, list[Record]] = {name: [] for name in {each.name for each in records}}
     for each in records:
         if each.op == "acquire" and each.outcome == "granted":
@@ -123,7 +197,9 @@ def takeovers(records: list[Record], late: float = 0.0) -> list[Record]:
         later = [each.returned for each in grants[kill.name] if each.token > kill.token]
         took = kill._replace(op="took", outcome=", ".join(other), limit=TTL + late)
         if later or last > kill.returned + TTL + late:
-            found.append(took._replace(returned=min(later, default=last)))
+            took = took._replace(returned=min(later, default=last))
+            ended = rest < kill.returned + TTL + late and took.returned > rest
+            found.append(took._replace(outcome=took.outcome or "rest") if ended else took)
     return found
 
 
@@ -147,7 +223,8 @@ def latencies(records: list[Record]) -> dict[str, list[float]]:
         and not stopped(stops, each)
         and given.get((each.token, each.owner), each.returned) >= each.invoked  # else its release told it
     ]
-    undisturbed = [each.returned - each.invoked - TTL for each in takeovers(records) if not each.outcome]
+    took = [each for each in takeovers(records) if not each.outcome and each.returned <= told_to_end(records)]
+    undisturbed = [each.returned - each.invoked - TTL for each in took]
     return {"takeover": sorted(undisturbed), "loss": sorted(losses)}
 
 

@@ -22,6 +22,7 @@ from servers.proxy import Proxy
 
 from .resource import Counters
 from .stores import TTL, Goals, setup_of
+from .watching import PLACES, Watch, see_that_nobody_waits
 
 TESTS = Path(__file__).parents[1]
 STEP = 300.0
@@ -142,6 +143,7 @@ class Chaos:
         for name in self.names:
             (folder / f"{name}.holder").write_text(" " * 60)
             (folder / f"{name}.want").write_text(" " * 4)
+        self.watch = Watch(self.url, self.history) if self.url != "naive" else None
         self.number = 0
         self.workers: list[Worker] = []
         self.later: list[tuple[float, Any]] = []
@@ -165,6 +167,8 @@ class Chaos:
             for number in range(self.plan.workers):
                 self.hire(self.names[number % len(self.names)])
             wait_until(lambda: self.tally("granted") > 0, "the workers to begin", 60)
+            if self.watch is not None:
+                self.watch.start()
             began = clock.now()
             self.due_at = dict.fromkeys(self.names, began + 2.0)
             self.server_at = began + self.until_the_next_server()
@@ -185,6 +189,8 @@ class Chaos:
             for each in self.workers:
                 if each.process.poll() is None:
                     each.kill()
+            if self.watch is not None:
+                self.watch.close()
             if self.server is not None:
                 self.server.close()
             self.history.close()
@@ -354,6 +360,7 @@ class Chaos:
         self.later.append((clock.now() + seconds, do))
 
     def come_to_rest(self) -> None:
+        self.history.add("fault", "-", outcome="rest")
         for _, do in self.later:
             do()
         for each in self.members:
@@ -373,6 +380,7 @@ class Chaos:
                 token = taken.token if taken is not None else 0
                 self.history.add("took", name, owner="last", token=token, invoked=rested, limit=TTL + SLOW)
                 if taken is not None:
+                    see_that_nobody_waits(locks, name, self.history, PLACES)
                     taken.release()
             for each in locks.leases():
                 self.history.add("left", each.name, outcome=f"{each.owner} still holds it with token {each.token}")

@@ -57,6 +57,8 @@ def row(
         "server kills": shown.server_kills,
         "clock steps": steps,
         "client clock steps": shown.client_clock_steps,
+        "given up": sum(each.op == "acquire" and each.outcome != "granted" for each in records),
+        "looks": ops["seen", ""],
         "losses told": sum(each.op == "lost" for each in records),
         "violations": len(found),
         "overlaps": overlaps if not setup_of(store).exclusive else "-",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,18 @@ from leasehold.testing.history import History, check
 from servers.proxy import Proxy
 from servers.redis import Redis, ask
 
-pytestmark = pytest.mark.server
+ROOT = Path(__file__).parents[2]
+server = pytest.mark.server
+
+
+def test_every_violation_that_is_stated_is_shown() -> None:
+    """The table of the design note names tests that are there."""
+    text = (ROOT / "docs" / "design" / "13-proof.md").read_text()
+    table = text.partition("## Known violations")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", table)
+    assert len(named) > 10
+    for file, test in named:
+        assert f"def {test}" in (ROOT / file).read_text(), f"{file}::{test}"
 
 
 def grant(history: History, locks: leasehold.Locks) -> leasehold.Lease:
@@ -41,6 +54,7 @@ def known_violation(first: leasehold.Locks, second: leasehold.Locks, forget: Cal
     assert new.token > old.token
 
 
+@server
 def test_a_failover_to_a_replica_that_had_not_heard(start_server: Any) -> None:
     """Redis answers before its replicas have heard: the new primary grants what the old one had granted."""
     primary, replica = start_server(Redis), start_server(Redis)
@@ -56,6 +70,7 @@ def test_a_failover_to_a_replica_that_had_not_heard(start_server: Any) -> None:
         known_violation(first, second, fail_over)
 
 
+@server
 def test_a_restart_that_kept_nothing(start_server: Any) -> None:
     server = start_server(Redis)
     with Proxy(server.port) as proxy, leasehold.connect(f"redis://127.0.0.1:{proxy.port}") as first:

@@ -17,15 +17,16 @@ from typing import Any
 
 import leasehold
 from leasehold import clock
-from leasehold.testing.handles import eventually
 from leasehold.testing.history import History
-from leasehold.testing.scene import our_threads
 
 from .resource import Counters
+from .watching import in_use, see_that_all_is_gone
 
 Shared = tuple[History, leasehold.Locks | None]
 LONG = 0.015
 """How many bodies take a few ttls: what is renewed can be lost, and whoever is killed in one is missed."""
+HASTY = 0.1
+"""How many give up soon, and then are to hold nothing, nor wait, whatever became of what they had asked."""
 
 
 class Worker:
@@ -58,8 +59,9 @@ class Worker:
     def lease(self, name: str, ask: str, stop: threading.Event) -> None:
         invoked, lease, outcome = clock.now(), None, "unknown"
         assert self.locks is not None
+        patience = random.uniform(0.0, 0.3) if not self.calm and random.random() < HASTY else 30.0
         try:
-            lease = self.locks.lock(name, data=ask, on_lost=self.told).acquire(timeout=30, cancel=stop)
+            lease = self.locks.lock(name, data=ask, on_lost=self.told).acquire(timeout=patience, cancel=stop)
             outcome = "granted"
         except (leasehold.AcquireTimeout, leasehold.AcquireCancelled):
             outcome = "busy"
@@ -77,7 +79,7 @@ class Worker:
             outcome = "released" if lease.release() else "refused"
         except leasehold.StoreError:
             outcome = "unknown"
-        self.history.add("release", name, owner=ask, token=token, invoked=invoked, outcome=outcome)
+        self.history.add("release", name, owner=ask, token=token, invoked=invoked, outcome=outcome, ask=ask)
         self.say_it_is_over(name, token)
 
     def told(self, lease: Any) -> None:
@@ -151,6 +153,7 @@ def main() -> None:
     go_by(Path(config["folder"]) / f"{config['me']}.wall")
     me, url, clients = config["me"], config["url"], config["clients"]
     history = History(Path(config["folder"]) / f"{me}.history", now=clock.now)
+    before = in_use()
     locks = None if url == "naive" else leasehold.connect(url, owner=me, namespace="chaos", ttl=config["ttl"])
     stop = threading.Event()
 
@@ -175,7 +178,7 @@ def main() -> None:
         each.join()
     if locks is not None:
         locks.close()
-        eventually(lambda: not our_threads(), 45.0, "no thread is left")
+        see_that_all_is_gone(history, me, before)
     history.close()
 
 

@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Mutant(NamedTuple):
-    """In ``file`` of ``src/leasehold``, ``old`` (which must be there exactly once) becomes ``new``."""
-
-    title: str
-    file: str
-    old: str
-    new: str
-    conformance: str = ""
-    """Where simulation cannot see it: what to select (``-k``) of the conformance suite, which then judges it."""
-    stores: tuple[str, ...] = ("memory", "sqlite")
-    """On which stores. Others than these two need a server."""
-
+from .mutant import Mutant
+from .store_faults import OF_STORES
 
 MUTANTS = [
     Mutant(
@@ -145,14 +132,14 @@ MUTANTS = [
     Mutant(
         "a lease that was forgotten by its holder is kept",
         "lease.py",
-        "            self._core.settle(self._claim.owed())\n\n    # For the keeper",
-        "            pass\n\n    # For the keeper",
+        "                self._core.settle(self._claim.owed())\n            self._given = True\n\n    # For the keeper",
+        "                pass\n            self._given = True\n\n    # For the keeper",
     ),
     Mutant(
         "a release whose answer was lost is not tried again",
         "engine.py",
-        "    core.settle(claim.owed())\n    core.giving.discard(claim.attempt)",
-        "    core.giving.discard(claim.attempt)",
+        "        core.settle(claim.owed())\n        core.giving.discard(claim.attempt)",
+        "        core.giving.discard(claim.attempt)",
     ),
     Mutant(
         "a first term is trusted for the whole ttl",
@@ -307,53 +294,40 @@ MUTANTS = [
         "busy_name_is_found or another_shape_is_refused",
     ),
     Mutant(
-        "etcd: a step for several names overlooks who waits",
-        "stores/etcd/several.py",
-        "for first, end in (holders, waiters)]",
-        "for first, end in (holders,)]",
-        "does_not_take_what_is_there",
-        ("etcd",),
+        "what was broken is renewed all the same",
+        "entry.py",
+        "        if holder.state == INTERRUPTED:\n            return BROKEN\n        holder.hold",
+        "        holder.hold",
     ),
     Mutant(
-        "ZooKeeper: a step for several names does not ask whether they are free",
-        "stores/zookeeper/several.py",
-        """    yield Call("delete", (stake.parent,))
-    yield Call("create", (stake.parent,))
-""",
-        "",
-        "busy_name_is_found or does_not_take_what_is_there",
-        ("zookeeper",),
+        "who has offered a lease to another trusts it still",
+        "lease.py",
+        "        self._promised = True\n        self._wake()",
+        "        self._wake()",
     ),
     Mutant(
-        "Redis: blind renew",
-        "stores/redis/renew.lua",
-        "holder[ATTEMPT] == attempt and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) and ",
-        "",
-        "test_op_renew and not valkey",
-        ("redis",),
+        "what two accept is had by both",
+        "entry.py",
+        "        self.holders.remove(old)\n        self._grant(mine, now, wall)",
+        "        self._grant(mine, now, wall)",
     ),
     Mutant(
-        "Redis: blind release",
-        "stores/redis/release.lua",
-        "if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) then",
-        "if true then",
-        "test_op_release and not valkey",
-        ("redis",),
+        "a body that is silent keeps its lease",
+        "lease.py",
+        "return timing.beat_every is None or now - self._beat < timing.beat_every",
+        "return True",
     ),
     Mutant(
-        "Redis: the token of a free name is stuck",
-        "stores/redis/acquire_free.lua",
-        "last = math.max(last + 1, now)",
-        "last = math.max(last, 1)",
-        "test_tokens_rise_with and not valkey",
-        ("redis",),
+        "what a drain gives up has no time to stop",
+        "drain.py",
+        "            core.lose(lease, DRAINED)\n",
+        "            pass\n",
     ),
     Mutant(
-        "Redis: the token is stuck when the name is handed on",
-        "stores/redis/grant.lua",
-        "last = math.max(last + 1, now)",
-        "last = math.max(last, 1)",
-        "served_in_order and not valkey",
-        ("redis",),
+        "what was under way when a drain began is given out",
+        "engine.py",
+        "    if core.closed is not None or core.draining is not None:  # meanwhile",
+        "    if core.closed is not None:  # meanwhile",
     ),
+    *OF_STORES,
 ]

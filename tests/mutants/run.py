@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from .faults import MUTANTS, Mutant
+from .faults import MUTANTS
+from .mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 59
@@ -70,8 +71,15 @@ HEALTHY = Limits(cpu=600, wall=900.0)
 def judges(mutant: Mutant) -> list[Judge]:
     if not mutant.conformance:
         return [SMALL, WORLDS]
-    files = [f"tests/conformance/test_{store}.py" for store in mutant.stores]
-    return [Judge(f"conformance -k '{mutant.conformance}'", "", (*PYTEST, "-k", mutant.conformance, *files))]
+    command = (*PYTEST, "-k", mutant.conformance, *files(mutant))
+    return [Judge(f"{', '.join(files(mutant))} -k '{mutant.conformance}'", "", command)]
+
+
+def files(mutant: Mutant) -> list[str]:
+    """The tests that judge what simulation cannot see."""
+    if mutant.special:
+        return [f"tests/stores/test_{mutant.special}.py"]
+    return [f"tests/conformance/test_{store}.py" for store in mutant.stores]
 
 
 def main(words: list[str]) -> int:

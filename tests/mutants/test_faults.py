@@ -6,8 +6,9 @@ import ast
 
 import pytest
 
-from .faults import MUTANTS, Mutant
-from .run import ROOT
+from .faults import MUTANTS
+from .mutant import Mutant
+from .run import ROOT, files
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.title)
@@ -22,8 +23,8 @@ def test_it_fits(mutant: Mutant) -> None:
 
 def test_its_judges_are_there() -> None:
     for mutant in MUTANTS:
-        for store in mutant.stores:
-            assert (ROOT / "tests" / "conformance" / f"test_{store}.py").exists()
+        for file in files(mutant):
+            assert (ROOT / file).exists()
 
 
 def test_there_are_enough() -> None:

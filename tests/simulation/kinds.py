@@ -88,11 +88,11 @@ async def stand(client: Client, name: str, ask: str) -> None:
 
 
 async def watch(client: Client, name: str) -> None:
-    """See each leader once, in the order of their terms."""
+    """See each leader once, in the order of their terms; unless a clock that goes back brings a term back."""
     highest = 0
     async for leader in client.locks.election(name).observe():
         if leader is not None:
-            if leader.token <= highest:
+            if leader.token < highest or (leader.token == highest and not client.server.back):
                 client.left(name, f"{leader.data} is seen to lead with token {leader.token} after {highest}")
             highest = leader.token
 
@@ -123,9 +123,9 @@ class Membership:
 async def join(client: Client, name: str, ask: str) -> None:
     """Be a member for a while."""
     world, rng = client.world, client.world.rng
-    member = client.membership = client.membership or Membership(client, name)
     invoked = world.now
     try:
+        member = client.membership = client.membership or Membership(client, name)
         async with asyncio.timeout(client.patience()):
             lease = await member.group.join(ask)
     except GIVEN_UP as error:

@@ -80,6 +80,9 @@ class NaiveLease:
     def on_lost(self, callback: Any) -> None:
         pass
 
+    def beat(self) -> None:
+        pass
+
     async def release(self) -> bool:
         return bool(await self.driver.run(_call("delete", self.name), 2.0))
 

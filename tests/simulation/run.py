@@ -108,10 +108,18 @@ class Simulation:
         self.counters = self.resources(client)
         rates = [rng.uniform(1 - drift, 1 + drift) for _ in range(rng.randint(2, 4))]
         self.make = functools.partial(client, world, network=self.network, counters=self.counters, calm=self.calm)
-        self.clients = [self.make(f"p{number}", rate) for number, rate in enumerate(rates)]
+        self.clients: list[Client] = []
+        for number, rate in enumerate(rates):
+            self.hire(f"p{number}", rate)
         self.faults = 0
         self.expiries: set[tuple[str, int]] = set()
         self.kept_out: set[str] = set()
+
+    def hire(self, name: str, rate: float) -> Client:
+        one = self.make(name, rate)
+        one.peers = self.clients
+        self.clients.append(one)
+        return one
 
     def resources(self, client: type[Client]) -> dict[str, Counter]:
         """What is to be had, and how: names that are locks in another way too, or one beside a lock."""
@@ -136,11 +144,17 @@ class Simulation:
             self.come_to_rest()
         limit = {name: counter.limit for name, counter in self.counters.items()}
         judge = functools.partial(check, exclusive=strict or not self.forgot, in_turn=self.calm, limit=limit)
-        records = world.history.records
+        records = [self.allow_for_the_clock(each) for each in world.history.records]
         found = judge(records, self.results())
         first = first_seen(records, judge, found[0].text) if found else 0.0
         grants = sum(each.op == "acquire" and each.outcome == "granted" for each in records)
         return Result(self.seed, self.kind, found, world.trace, len(records), grants, self.faults, world.now, first)
+
+    def allow_for_the_clock(self, record: Record) -> Record:
+        """What a server keeps whose clock was set back, it keeps for so much longer."""
+        if record.op not in ("acquire", "over") or record.limit is None:
+            return record
+        return record._replace(limit=record.limit + self.server.back)
 
     def employ(self, one: Client) -> None:
         for number in range(self.world.rng.randint(1, 3)):
@@ -205,14 +219,14 @@ class Simulation:
         self.faults += 1
         victim = self.victim()
         kind = rng.random()
-        if kind < 0.3:
+        if victim.kinds and rng.random() < 0.2:
+            self.operate(victim)
+        elif kind < 0.3:
             victim.process.pause(rng.uniform(0.2, 1.8) * rng.choice([1.0, 4.0, 8.0]))
         elif kind < 0.4:
             victim.process.kill()
             self.clients.remove(victim)
-            one = self.make(f"p{len(self.clients) + self.faults}", victim.process.rate)
-            self.clients.append(one)
-            self.employ(one)
+            self.employ(self.hire(f"p{len(self.clients) + self.faults}", victim.process.rate))
         elif kind < 0.7:
             ways = rng.choice([(True,), (False,), (True, False)])
             until = world.now + rng.uniform(0.2, 8.0)
@@ -227,19 +241,34 @@ class Simulation:
             self.server.down_until = world.now + rng.uniform(0.1, 3.0)
             forgets = self.forgetful and rng.random() < 0.5
             if forgets:
-                self.server.table.rows.clear()
+                self.server.forget()
                 self.forgot = True
             world.say("server", "restarts" + (", and has forgotten everything" if forgets else ""))
         elif self.forgetful:
-            step = int(rng.uniform(0.0, 6.0) * 1e6)
-            world.say("server", f"its clock jumps by {step} µs")
-            self.server.step_us += step
+            self.step_clock(rng.uniform(0.0, 6.0))
             self.forgot = True
+        elif rng.random() < 0.5:
+            self.step_clock(-rng.uniform(0.0, 3.0))  # which costs time, and nothing else
         else:
             step = int(rng.uniform(-300.0, 300.0) * 1e6)
             world.say("server", f"its wall clock jumps by {step} µs")
             self.server.wall_step_us += step
         self.next_fault()
+
+    def operate(self, victim: Client) -> None:
+        """What people do on purpose: a lease is broken, or a process goes out of service."""
+        rng = self.world.rng
+        names = [name for name, counter in self.counters.items() if counter.kind != "once"]
+        if rng.random() < 0.7:
+            operator = rng.choice(self.clients)
+            operator.process.start(operator.break_lease(rng.choice(names), force=rng.random() < 0.4))
+        else:
+            victim.process.start(victim.drain())
+
+    def step_clock(self, seconds: float) -> None:
+        self.world.say("server", f"its clock jumps by {seconds:.6f} s")
+        self.server.step_us += int(seconds * 1e6)
+        self.server.back += max(0.0, -seconds)
 
     def victim(self) -> Client:
         """Whoever holds something, mostly."""
@@ -258,8 +287,7 @@ class Simulation:
             one.stop()
         self.wait(ends, *(task for one in self.clients for task in one.process.tasks))
         self.wait(ends, *(one.process.start(one.locks.close()) for one in self.clients))
-        last = self.make("last", 1.0)
-        self.clients.append(last)
+        last = self.hire("last", 1.0)
         rested = world.now
         for name in self.counters:
             taken = last.process.start(self.take_last(last, name, rested))
@@ -283,7 +311,9 @@ class Simulation:
         else:
             taken = client.lock(name, ttl=5.0, data="last").acquire(SETTLE - 1)
         async with await taken as lease:
-            limit = LONGEST_TTL + policy.WAITER_TTL + 8.0  # of the dead: their ttl, their places in the queue; a look
+            limit = (
+                LONGEST_TTL + policy.WAITER_TTL + 8.0 + self.server.back
+            )  # of the dead: their ttl, their places in the queue; a look
             for each in parts(lease):
                 held = {"owner": "last", "token": each.token}
                 self.world.history.add("took", each.name, invoked=since, limit=limit, **held)

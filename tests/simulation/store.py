@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from leasehold.entry import Entry
+from leasehold.entry import RESTING, Entry
 from leasehold.errors import StoreUnavailable
 from leasehold.protocol import SECOND, Ask, Busy, Grant, Holding, Refusal, Renewal, run_steps
 from leasehold.stores.entries import JointEntryStore
@@ -89,6 +90,8 @@ class Server:
         self.pushes = pushes
         self.rate = rate
         self.step_us = 0
+        self.back = 0.0
+        """By how many seconds its clock was set back, in all: what it keeps, it keeps for so much longer."""
         self.wall_step_us = 0
         self.down_until = self.paused_until = 0.0
         self.rules = JointEntryStore("simulated")
@@ -112,7 +115,10 @@ class Server:
     def perform(self, client: str, session: Session, call: Call) -> Any:
         for each in self.before:
             each()
+        broken = self.holders(call.arguments[0]) if call.operation == "interrupt" else []
         answer = run_steps(getattr(self.rules, call.operation)(*call.arguments), session._handle)
+        for each in broken if answer else []:
+            self.note_break(call.arguments[0], each, call.arguments[1])
         if isinstance(answer, Busy) and self.pushes == "grant":
             answer = answer._replace(now=self.now_us())
         if call.operation == "acquire" and (isinstance(answer, Grant) or getattr(answer, "place", None) is not None):
@@ -124,6 +130,16 @@ class Server:
         for each in self.after:
             each()
         return answer
+
+    def forget(self) -> None:
+        """Lose all that was acknowledged. As in every store, a new row has a version that no earlier one had."""
+        self.table.rows = {key: (version + 1, 0, "") for key, (version, _, _) in self.table.rows.items()}
+
+    def note_break(self, name: str, holder: Any, force: bool) -> None:
+        if holder.state != RESTING:
+            left = (holder.expires - self.now_us()) / self.rate / SECOND
+            held = {"owner": json.loads(holder.data or '""'), "token": holder.token, "limit": left}
+            self.world.history.add("broken", name, outcome="by force" if force else "told", **held)
 
     # What the judge asks, without a network in between.
 

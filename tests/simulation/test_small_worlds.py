@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaseLost
+from leasehold import LeaseLost, ShuttingDown
+from leasehold.drain import UNWIND
 from leasehold.testing.history import check
 
 from .resource import Counter
@@ -139,6 +140,104 @@ def test_max_hold_ends_renewal(small: Small) -> None:
     assert not small.taken()
 
 
+def test_a_body_that_stops_beating_loses_its_lease(small: Small) -> None:
+    lease = small.acquire(beat_every=20.0)
+    small.pass_time(15)
+    lease.beat()
+    small.pass_time(15 + 9)
+    assert lease.valid
+    small.pass_time(TTL)
+    assert not lease.valid
+    assert "beating" in lease.lost_reason
+    assert not small.taken()
+
+
+def test_what_was_broken_is_not_renewed(small: Small) -> None:
+    """Its holder is told at once, and its name is free when it has let go of it."""
+    told: list[Any] = []
+    lease = small.acquire(on_lost=told.append)
+    assert small.do(small.client.locks.break_lease("a"))
+    small.pass_time(0.1)
+    assert told == [lease]
+    assert small.taken()
+    small.pass_time(TTL)
+    assert not small.taken()
+
+
+def test_what_is_offered_is_had_by_one_alone(small: Small) -> None:
+    """S1, S2: who offers it trusts it no longer, before anybody has it; of two who accept, one has it."""
+    lease = small.acquire()
+    text = small.do(lease.transfer())
+    assert not lease.valid
+
+    async def accept() -> Any:
+        return await small.client.locks.accept(text)
+
+    heir = small.do(accept())
+    assert heir.valid
+    assert heir.token > lease.token
+    with pytest.raises(LeaseLost):
+        small.do(accept())
+    assert heir.valid
+
+
+def drained_while(small: Small, acquiring: Any) -> None:
+    """Drain without grace while an acquire is granted, and its answer on its way."""
+    small.network.delay = 0.2
+    task = small.client.process.start(acquiring)
+    small.world.run(small.taken, 10)
+    assert small.taken()
+    assert not task.done()
+    small.do(small.client.locks.drain(0))
+    small.world.run(task.done, 20)
+    assert isinstance(task.exception(), ShuttingDown)
+    small.pass_time(1)
+    assert not small.taken()
+    assert not small.client.locks._core.held()
+
+
+def test_what_was_under_way_when_a_drain_began_is_not_given_out(small: Small) -> None:
+    """L6, promise 4: no new leases, and nothing is left."""
+    drained_while(small, small.client.locks.lock("a", ttl=TTL).acquire().__aenter__())
+
+
+def test_the_same_of_several_names(small: Small) -> None:
+    small.network.joint = True
+    small.client.locks = small.client.connect(small.network)
+    drained_while(small, small.client.locks.all_of("a", "b", ttl=TTL).acquire().__aenter__())
+
+
+def test_a_drain_tells_who_does_not_end(small: Small) -> None:
+    """And gives it some time to stop before another may begin."""
+    told: list[Any] = []
+    still_there: list[bool] = []
+
+    def stop(lease: Any) -> None:
+        told.append(lease)
+        small.world.after(UNWIND - 0.1, lambda: still_there.append(small.taken()))
+
+    lease = small.acquire(on_lost=stop)
+    assert small.do(small.client.locks.drain(1.0)) == ["a"]
+    assert told == [lease]
+    assert not lease.valid
+    small.pass_time(UNWIND)
+    assert still_there == [True]
+    assert not small.taken()
+
+
+def test_a_clock_that_goes_back_costs_time_alone(small: Small) -> None:
+    """S1: what the store keeps it keeps for longer. Its holder knows nothing of that; the next token is higher."""
+    lease = small.acquire(renew=False)
+    small.server.step_us -= int(5e6)
+    small.pass_time(TTL - 0.3)
+    assert not lease.valid
+    small.pass_time(5.2)
+    assert small.taken()
+    small.pass_time(0.2)
+    assert not small.taken()
+    assert small.acquire().token > lease.token
+
+
 def test_a_lease_is_not_valid_after_its_release(small: Small) -> None:
     """S2: long before its deadline, and whatever the store answers."""
     lease = small.acquire()
@@ -154,7 +253,7 @@ def test_a_lease_that_the_store_has_given_to_another_is_lost_at_the_next_renewal
     """S3: the store says so, and that counts at once, not at the deadline."""
     told: list[Any] = []
     lease = small.acquire(on_lost=told.append)
-    small.server.table.rows.clear()
+    small.server.forget()
     small.pass_time(11)
     assert told == [lease]
     assert not lease.valid

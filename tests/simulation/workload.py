@@ -11,21 +11,22 @@ from collections import deque
 from typing import Any
 
 from leasehold import AcquireTimeout, LeaseLost, ShuttingDown, StoreError, StoreUnavailable, aio, policy
-from leasehold.lease import EXPIRED, OVERHELD, TAKEN
+from leasehold.drain import UNWIND
+from leasehold.lease import EXPIRED, OVERHELD, SILENT, TAKEN
 from leasehold.testing.history import LATE
 from leasehold.testing.virtual import VirtualCore
 
 from . import kinds
 from .resource import Counter
 from .store import Driver, JointStore, Network, Server, Store
-from .world import Process, World
+from .world import NEVER, Process, World
 
 LONGEST_TTL = 12.0
 LATEST = 12.0
 """How late a message may be: as long as the longest cut, and a while."""
 AT_ONCE = 1.0
 """How long what was given up may be held where nothing goes wrong."""
-BY_CLOCK = (EXPIRED, OVERHELD)
+BY_CLOCK = (EXPIRED, OVERHELD, SILENT)
 """Reasons of loss that come with the deadline; any other comes when it is learnt."""
 
 
@@ -45,6 +46,7 @@ class Client:
     ) -> None:
         self.world = world
         self.process = Process(world, name, rate)
+        self.network = network
         self.server: Server = network.server
         self.counters = counters
         self.calm = calm
@@ -58,6 +60,12 @@ class Client:
         holder, who sees only the whole, is not told."""
         self.given_back: deque[Any] = deque(maxlen=3)
         self.membership: kinds.Membership | None = None
+        self.peers: list[Client] = [self]
+        """Who may be handed a lease."""
+        self.by_hand: set[tuple[str, int]] = set()
+        """What was renewed by its holder, whatever ``max_hold`` and beats are."""
+        self.drained: set[Any] = set()
+        """Cores that are out of service."""
         self.locks = self.connect(network)
 
     def connect(self, network: Network) -> Any:
@@ -120,6 +128,8 @@ class Client:
             options["max_hold"] = rng.uniform(1.0, 10.0)
         elif rng.random() < 0.1:
             options["renew"] = False
+        elif rng.random() < 0.1:
+            options["beat_every"] = rng.uniform(0.5, 4.0)
         if rng.random() < 0.05:
             options["min_hold"] = 0.3
         if rng.random() < 0.1:
@@ -127,13 +137,22 @@ class Client:
         timeout = rng.choice([None, 0.0, rng.uniform(0.1, 20.0)])
         patience = self.patience()
         lock = self.lock(name, **options)
-        outcome, lease, invoked = "unknown", None, self.world.now
         self.world.say(ask, f"acquire {lock.name} ttl={ttl:g} timeout={timeout} cancelled after {patience:.3f}")
+        invoked = self.world.now
+        lease = await self.ask(lambda: lock.acquire(timeout), lock.name, ask, ttl, patience)
+        if lease is not None and lock._spec.fair and lock._spec.shape != "all_of":  # which begins anew if one was lost
+            placed = self.server.placed[lock.name, json.dumps(ask)]
+            self.world.history.add("queued", lock.name, ask=ask, invoked=invoked, returned=placed)
+        return lease
+
+    async def ask(self, acquire: Any, names: str, ask: str, ttl: float, patience: float) -> Any:
+        """The lease that this brings, if it does; either is noted."""
+        outcome, lease, invoked = "unknown", None, self.world.now
         try:
             async with asyncio.timeout(patience):
-                lease = await lock.acquire(timeout)
+                lease = await acquire()
                 outcome = "granted"
-        except AcquireTimeout:
+        except (AcquireTimeout, LeaseLost):  # the latter: nothing is there to be taken over
             outcome = "busy"
         except TimeoutError:
             outcome = "cancelled"
@@ -145,16 +164,13 @@ class Client:
         if lease is not None:
             for part in parts(lease):
                 self.granted(part, ask, invoked)
-            if lock._spec.fair and lock._spec.shape != "all_of":  # which begins anew when one of them was lost
-                placed = self.server.placed[lock.name, json.dumps(ask)]
-                self.world.history.add("queued", lock.name, ask=ask, invoked=invoked, returned=placed)
             return lease
         # A request may be this late, then hold for its ttl, or wait its time in the queue and be granted a first term.
         settled = AT_ONCE if self.calm else LATEST + max(ttl, policy.WAITER_TTL + policy.FIRST_TERM)
-        for each in lock.name.split(", "):
+        for each in names.split(", "):
             held = {"owner": ask, "invoked": invoked, "outcome": outcome, "ask": ask, "limit": settled}
             self.world.history.add("acquire", each, **held)
-        self.world.say(ask, f"{outcome} {lock.name}")
+        self.world.say(ask, f"{outcome} {names}")
         return None
 
     def patience(self) -> float:
@@ -169,6 +185,8 @@ class Client:
                 self.server.step_us
             ):  # by a clock that has jumped it may think so of a time when it had long been granted
                 invoked = min(invoked, self.server.granted.get((lease.name, lease.token), self.world.now))
+        if lease._core in self.drained:
+            self.left(lease.name, f"{ask} was granted it by a Locks that was drained")
         held = {"owner": ask, "token": lease.token, "ask": ask, "weight": lease._spec.weight}
         self.world.history.add("acquire", subject or lease.name, outcome="granted", invoked=invoked, **held)
         self.world.say(ask, f"granted {lease.name} token {lease.token}")
@@ -190,11 +208,17 @@ class Client:
                     if lease.exclusive and not all([await self.write(part) for part in parts(lease)]):
                         break
                     await asyncio.sleep(rng.expovariate(1 / 1.5))
+                    if rng.random() < 0.85:  # else it has no need to, or is found out
+                        lease.beat()
                     if rng.random() < 0.1:
                         await self.renew(lease)
-                    if hasattr(lease, "_hold") and rng.random() < 0.3:
+                    if hasattr(lease, "_hold") and lease._core is self.locks._core and rng.random() < 0.3:
                         await self.enter_again(lease)
-                if self.counters.get(lease.name, Counter()).kind == "rwlock" and lease.exclusive and rng.random() < 0.3:
+                if self.kinds and len(parts(lease)) == 1 and not hasattr(lease, "_hold") and rng.random() < 0.08:
+                    await self.hand_over(lease)
+                elif (
+                    self.counters.get(lease.name, Counter()).kind == "rwlock" and lease.exclusive and rng.random() < 0.3
+                ):
                     await self.downgrade(lease)
                 else:
                     await self.give_back(lease)
@@ -231,10 +255,20 @@ class Client:
         stored = self.server.stored(lease.name, lease.token)
         held = {"owner": lease.data, "token": lease.token, "stored": stored}
         self.world.history.add("check", lease.name, outcome="valid" if valid else "invalid", **held)
+        if valid and self.process.local() > self.renewable_until(lease) + lease.ttl:
+            self.left(lease.name, f"{lease.data} holds token {lease.token} though it was not to be renewed any more")
         return valid
+
+    def renewable_until(self, lease: Any) -> float:
+        """Until when it may be renewed, by its process's clock: it has been held for long, or its body is silent."""
+        timing = lease._spec.timing
+        held = NEVER if timing.max_hold is None else lease._acquired + timing.max_hold
+        silent = NEVER if timing.beat_every is None else lease._beat + timing.beat_every
+        return NEVER if (lease.name, lease.token) in self.by_hand else min(held, silent)
 
     async def renew(self, lease: Any) -> None:
         invoked, outcome = self.world.now, "unknown"
+        self.by_hand |= {(part.name, part.token) for part in parts(lease)}
         try:
             await lease.renew()
             outcome = "renewed"
@@ -275,6 +309,60 @@ class Client:
             self.check(reader)
             await self.give_back(reader)
 
+    async def hand_over(self, lease: Any) -> None:
+        """Another may take it from now on; perhaps two are told, or nobody. Its own trust has ended."""
+        world, ask = self.world, lease.data
+        try:
+            text = await lease.transfer()
+        except (LeaseLost, StoreError) as error:
+            world.say(ask, f"no transfer: {error}")
+            await self.give_back(lease)
+            return
+        world.say(ask, f"offers {lease.name} token {lease.token}")
+        self.hearing.pop((lease.name, lease.token), None)  # it is told when it was taken, if it is still here then
+        self.note_check(lease)
+        world.history.add("over", lease.name, owner=ask, ask=ask, limit=LATEST + LONGEST_TTL)
+        for number in range(world.rng.choice([0, 1, 1, 1, 2])):
+            heir = world.rng.choice(
+                [each for each in self.peers if not each.process.dead and not each.stopping] or [self]
+            )
+            heir.process.start(heir.inherit(lease.name, text, f"{ask}.{number}", lease.ttl))
+        await asyncio.sleep(world.rng.choice([0.0, 0.5]))
+
+    async def inherit(self, name: str, text: str, ask: str, ttl: float) -> None:
+        """Take over what another has offered, if it is still there."""
+        self.world.say(ask, f"accepts {name}")
+        lease = await self.ask(lambda: self.locks.accept(text, data=ask), name, ask, ttl, self.patience())
+        if lease is not None:
+            await self.use(lease)
+
+    async def break_lease(self, name: str, force: bool) -> None:
+        """An operator takes it from whoever holds it. (What the server did is noted there.)"""
+        try:
+            broken = await self.locks.break_lease(name, force)
+        except (StoreError, ShuttingDown) as error:
+            broken = error
+        self.world.say(self.process.name, f"break of {name}{' by force' if force else ''}: {broken}")
+
+    async def drain(self) -> None:
+        """Go out of service, and begin anew."""
+        world, locks, began = self.world, self.locks, self.world.now
+        grace = world.rng.choice([0.0, world.rng.uniform(0.0, 8.0)])
+        if locks._core.draining is not None:
+            return
+        world.say(self.process.name, f"drains, with {grace:.3f} s of grace")
+        late = await locks.drain(grace)
+        world.say(self.process.name, f"is drained; {late} had to be given up")
+        self.drained.add(locks._core)
+        allowed = grace * 1.01 + UNWIND + 2 * policy.CALL_LIMIT + self.process.stalled(began)
+        world.history.add("took", "-", owner=self.process.name, outcome="drained", invoked=began, limit=allowed)
+        for lease in locks._core.held():
+            if lease.valid:
+                self.left(lease.name, f"{lease.data} holds token {lease.token} of a Locks that was drained")
+        await locks.close()
+        self.membership = None
+        self.locks = self.connect(self.network)
+
     async def give_back(self, lease: Any) -> None:
         invoked, outcome = self.world.now, "unknown"
         self.given_back.append(lease)  # somebody may ask it later
@@ -284,6 +372,8 @@ class Client:
             outcome = "released" if await lease.release() else "refused"
         except StoreError:
             pass
+        if self.kinds and outcome == "refused" and lease.lost_reason is None and lease._core.draining is not None:
+            return  # a member that has left with the drain
         for part in parts(lease):
             held = {"owner": lease.data, "token": part.token, "invoked": invoked}
             fine = outcome == "refused" and several and part.lost_reason is None

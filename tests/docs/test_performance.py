@@ -1,0 +1,106 @@
+"""How docs/performance.md is made of results: which figure counts, what is said of a goal, and what is left to run."""
+
+from __future__ import annotations
+
+import json
+import time
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+
+
+def bench(module: str) -> Any:
+    return import_module(f"bench.{module}")
+
+
+def result(store: str, rows: dict[str, dict[str, float]], **more: object) -> dict[str, Any]:
+    """What a run leaves behind, with the same figure in each of three rounds."""
+    found = [
+        {
+            **{"what": what, "unit": "", "values": values, "best": "low", "note": ""},
+            "rounds": {peer: [value] * 3 for peer, value in values.items()},
+        }
+        for what, values in rows.items()
+    ]
+    said = {"store": store, "title": store.title(), "about": "", "peers": ["leasehold", "redis-py"], "rows": found}
+    return {**said, "at": time.time(), "command": f"python -m bench.run --store {store}", **more}
+
+
+def test_the_newest_figure_of_a_line_counts_and_runs_that_have_none_are_not_named() -> None:
+    old = result("redis", {"pair": {"leasehold": 3.0}}, file="old")
+    other = result("redis", {"pair": {"leasehold": 2.0}, "idle": {"leasehold": 1.0}}, file="other")
+    new = result("redis", {"pair": {"leasehold": 1.0}}, file="new")
+    store = bench("page").merge([old, other, new])
+    assert {row.what: row.values["leasehold"] for row in store.rows} == {"pair": 1.0, "idle": 1.0}
+    assert [run["file"] for run in store.runs] == ["other", "new"]
+    assert store.peers == ["leasehold"]  # the other one has no figure
+
+
+@pytest.mark.parametrize("seen", [0.7, 0.9])
+def test_a_goal_that_is_missed_is_said_with_its_reason(
+    seen: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, goals = bench("page"), bench("goals")
+    monkeypatch.setattr(page, "WHY", tmp_path / "why.toml")
+    page.WHY.write_text('[redis]\n"acquire + release, threads, p50: at most 0.8" = "it is slow"\n')
+    store = page.merge([result("redis", {goals.PAIR: {"leasehold": seen, "redis-py": 1.0}})])
+    if seen == 0.7:
+        assert page.missed([store]) == ""
+        return
+    line = f"- Redis, {goals.PAIR}: at most 0.8 × redis-py (0.90 ×): "
+    assert page.missed([store]) == f"Missed, and why:\n\n{line}it is slow."
+    page.WHY.write_text("")
+    assert page.missed([store]) == f"Missed, and why:\n\n{line}not known yet."
+    assert goals.PAIR in capsys.readouterr().err
+
+
+def test_each_reason_is_that_of_a_goal() -> None:
+    for store, reasons in tomllib.loads(bench("page").WHY.read_text()).items():
+        words = [goal.words() for goal in bench("goals").OF[store]]
+        for key in reasons:
+            assert any(each.startswith(key) for each in words), key
+
+
+def test_a_goal_is_not_judged_by_fewer_than_three_rounds() -> None:
+    goals, figures = bench("goals"), bench("figures")
+    goal = goals.Goal("idle", 1.0)
+    for rounds, met in ((2, None), (3, True)):
+        row = figures.Row("idle", "/s", {"leasehold": 0.5}, rounds={"leasehold": [0.5] * rounds})
+        assert goal.judge([row])[2] is met
+
+
+def test_each_step_of_the_plan_can_be_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, run = bench("all").STEPS, bench("run")
+    assert len({step.command() for step in steps}) == len(steps)
+    for step in steps:
+        monkeypatch.setattr("sys.argv", ["bench.run", *step.arguments()])
+        chosen = run.options()
+        text = (ROOT / "bench" / "stores" / f"{chosen.store}.py").read_text()
+        assert all(peer in text or chosen.store == "mysql" for peer in chosen.peer)
+
+
+def test_a_step_that_was_cut_short_or_is_long_ago_is_to_be_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    everything = bench("all")
+    monkeypatch.setattr(everything, "PUBLISHED", tmp_path)
+    command = everything.Step("redis", "pair,handoff").command()
+    for seconds, at, done in (
+        ({"pair": 1.0, "handoff": 2.0}, 0, True),
+        ({"pair": 1.0}, 0, False),
+        ({"pair": 1.0, "handoff": 2.0}, 7200, False),
+    ):
+        found = result("redis", {}, command=command, seconds=seconds, at=time.time() - at)
+        (tmp_path / "redis.json").write_text(json.dumps(found))
+        assert (command in everything.done(hours=1)) is done
+    assert bench("run").command(["--store", "redis", "--into", "somewhere"]) == "python -m bench.run --store redis"
