@@ -16,6 +16,9 @@ from typing import Any
 
 from .peers.base import Base
 
+HOLD = 0.01
+"""How long the name is held when hand-offs are counted: the one who had it before waits again by then."""
+
 
 def cpu() -> float:
     """Seconds of a core that this process has used."""
@@ -34,7 +37,10 @@ class Client:
     def __init__(self, peer: Base) -> None:
         self._peer = peer
         self._held: dict[str, Any] = {}
+        self._many: list[Any] = []
         self._loop = asyncio.new_event_loop()
+        self._turning: set[asyncio.Task[Any]] = set()
+        self._going, self._given = asyncio.Event(), 0
 
     def close(self) -> None:
         self._loop.run_until_complete(self._peer.aclose())
@@ -123,6 +129,42 @@ class Client:
 
         self._loop.run_until_complete(run())
 
+    def line_up(self, name: str, tasks: int, seconds: float) -> None:
+        """So many tasks that from now on take turns at the name, and come one after the other within so many seconds.
+        Who has it keeps it until ``turns`` lets it go on. One more waits for another name all the while, so that the
+        process does not stop and start to listen, however few take turns. It is to be killed in the end."""
+
+        async def turn(number: int) -> None:
+            await asyncio.sleep(number / tasks * seconds)
+            while True:
+                handle = await self._peer.aacquire(name)
+                await asyncio.sleep(HOLD)
+                await self._going.wait()
+                self._given += 1
+                await self._peer.arelease(handle)
+
+        async def run() -> None:
+            another = f"{name}-another"
+            self._held[another] = await self._peer.aacquire(another)
+            self._turning.add(asyncio.create_task(self._peer.aacquire(another)))
+            self._turning.update(asyncio.create_task(turn(number)) for number in range(tasks))
+            while await self._peer.waiters(name) < tasks - 1:  # noqa: ASYNC110  (the store cannot tell us)
+                await asyncio.sleep(0.25)
+
+        self._loop.run_until_complete(run())
+
+    def turns(self, seconds: float) -> int:
+        """Let the name be handed on for so long among those who have lined up: how often it was."""
+
+        async def run() -> int:
+            before = self._given
+            self._going.set()
+            await asyncio.sleep(seconds)
+            self._going.clear()
+            return self._given - before
+
+        return self._loop.run_until_complete(run())
+
     def rest(self, seconds: float) -> None:
         """Do nothing, in an event loop."""
         self._loop.run_until_complete(asyncio.sleep(seconds))
@@ -135,21 +177,21 @@ class Client:
             held = pool.map(lambda number: self._peer.acquire(f"{prefix}{number}", 3600.0), range(count), chunksize=100)
             self._held.update((f"{prefix}{number}", handle) for number, handle in enumerate(held))
 
-    def hold_many(self, prefix: str, count: int, seconds: float) -> dict[str, float]:
-        """Hold so many for so long: what that takes."""
+    def take_many(self, prefix: str, count: int) -> float:
+        """Take so many, one after the other: bytes of memory for each."""
         self._peer.release(self._peer.acquire("warm"))
         gc.collect()
-        before, began = rss(), time.monotonic()
-        held = [self._peer.acquire(f"{prefix}{number}") for number in range(count)]
+        before = rss()
+        self._many = [self._peer.acquire(f"{prefix}{number}") for number in range(count)]
         gc.collect()
-        memory, taking = rss() - before, time.monotonic() - began
+        return (rss() - before) / count
+
+    def hold_many(self, seconds: float) -> tuple[float, int]:
+        """Hold them for so long: the share of a core that it takes, and how many were lost."""
         began, used = time.monotonic(), cpu()
         time.sleep(seconds)
         share = (cpu() - used) / (time.monotonic() - began)
-        lost = sum(not getattr(handle, "valid", True) for handle in held)
-        for handle in held:
-            self._peer.release(handle)
-        return {"taking": taking, "bytes": memory / count, "share": share, "lost": lost}
+        return share, sum(not getattr(handle, "valid", True) for handle in self._many)
 
 
 def main() -> None:

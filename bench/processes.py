@@ -55,20 +55,19 @@ class Child:
             raise RuntimeError(f"a client has died: {self.process.args!r}")
         return json.loads(line)
 
-    def do(self, command: str, *arguments: object) -> Any:
+    def do(self, command: str, *arguments: object, within: float = PATIENCE) -> Any:
         self.send(command, *arguments)
-        return self.answer()
+        return self.answer(within)
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
     def stop(self) -> None:
+        """It closes what it has open, if it is not too busy for that."""
         if self.process.poll() is None:
-            assert self.process.stdin is not None
-            self.process.stdin.close()
             try:
-                self.process.wait(10)
+                self.process.communicate(timeout=10)
             except subprocess.TimeoutExpired:
                 self.kill()
 
@@ -100,6 +99,8 @@ class Setting(NamedTuple):
     """How many contend for one name."""
     fresh: Fresh | None = None
     """Sets up the store once more, empty, in a context that gives its peers."""
+    filling: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """In this context the store at a target need not wait for the disk: it is being filled, not measured."""
 
     def kind(self, name: str) -> type[Base]:
         """The class of a peer, which says what it can do."""

@@ -4,6 +4,7 @@ connection when the last one is answered, in however many pieces; else each piec
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
 import time
@@ -64,7 +65,8 @@ class Relay:
         there, back = await asyncio.open_connection("127.0.0.1", self._server)
         asked = [False]
         ways = self._carry(reader, back, asked, True), self._carry(there, writer, asked, False)
-        await asyncio.gather(*ways, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):  # by our end: the connections end with us
+            await asyncio.gather(*ways, return_exceptions=True)
 
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bool], asks: bool

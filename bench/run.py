@@ -18,6 +18,8 @@ import sys
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -41,12 +43,22 @@ def options() -> argparse.Namespace:
     parser.add_argument("--peer", action="append", default=[], help="only this one beside leasehold; may be repeated")
     parser.add_argument("--processes", default="2,8,32", help="how many contend for one name (2,8,32)")
     parser.add_argument("--one-core", action="store_true", help="everything on one core: the work, without wake-ups")
+    parser.add_argument("--into", type=Path, default=RESULTS, help="the folder for the result (bench/results)")
     parser.add_argument("--quick", action="store_true", help="a short run that only shows that it runs")
     found = parser.parse_args()
     found.measures = found.only.split(",") if found.only else list(MEASURES)
     if unknown := set(found.measures) - set(MEASURES):
         parser.error(f"no such measure: {', '.join(sorted(unknown))}")
     return found
+
+
+def command(arguments: Sequence[str]) -> str:
+    """What to type to have the same again; where the result went is nobody's business."""
+    said = list(arguments)
+    if "--into" in said:
+        at = said.index("--into")
+        del said[at : at + 2]
+    return shlex.join(["python", "-m", "bench.run", *said])
 
 
 def main() -> None:
@@ -59,13 +71,15 @@ def main() -> None:
     if float(load) > 1:
         print(f"The load average is {load}: an idle machine gives better figures.", file=sys.stderr)
     rows: list[Row] = []
-    file = RESULTS / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    file = chosen.into / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
         with store.peers(RESULTS / folder) as known:
             if unknown := set(chosen.peer) - set(known):
                 raise SystemExit(f"no such peer: {', '.join(unknown)}; there are {', '.join(known)}")
             wanted = [next(iter(known)), *chosen.peer] if chosen.peer else list(known)
             peers = {name: peer for name, peer in known.items() if name in wanted}
+            if hasattr(store, "prepare"):
+                store.prepare(peers)
             setting = Setting(
                 peers,
                 1 if chosen.quick else chosen.rounds,
@@ -73,6 +87,7 @@ def main() -> None:
                 getattr(store, "PAIRS", 200),
                 tuple(int(each) for each in chosen.processes.split(",")),
                 lambda: store.peers(Path(tempfile.mkdtemp(dir=RESULTS / folder))),
+                getattr(store, "filling", nullcontext),
             )
             result: dict[str, Any] = {
                 "store": chosen.store,
@@ -80,17 +95,20 @@ def main() -> None:
                 "about": store.ABOUT,
                 "peers": list(peers),
                 "rounds": setting.rounds,
-                "command": shlex.join(["python", "-m", "bench.run", *sys.argv[1:]]),
+                "command": command(sys.argv[1:]),
                 "machine": report.machine(),
                 "commit": report.commit(),
                 "date": time.strftime("%Y-%m-%d"),
                 "at": time.time(),
                 "load": load,
             }
+            took: dict[str, float] = result.setdefault("seconds", {})
             for measure in chosen.measures:
                 print(f"{measure} …", file=sys.stderr, flush=True)
+                began = time.monotonic()
                 try:
                     rows += import_module(f"bench.measures.{measure}").run(setting)
+                    took[measure] = round(time.monotonic() - began, 1)
                 except Exception:  # what the others have found is not lost with it
                     traceback.print_exc()
                     result.setdefault("failed", []).append(measure)

@@ -6,22 +6,22 @@ from ..figures import Rounds, Row
 from ..processes import Setting, children
 
 ENOUGH = 10
-"""How many leases a task is to have on average."""
+"""How many leases a task is to have on average: of fewer, one more or less would be a large part."""
+SHORTEST, LONGEST = 5.0, 60.0
 
 
 def run(setting: Setting) -> list[Row]:
-    seconds = 1.0 if setting.quick else 10.0
     kinds = {name: setting.kind(name) for name in setting.waiting().peers}
     able = {name: setting.peers[name] for name, kind in kinds.items() if kind.has_asyncio() and kind.crowds}
     rounds = Rounds()
     for _, name, peer in setting._replace(peers=able).turns():
         with children(peer, 1) as (client,):
             client.do("apairs", "warm", 3)
-            shares, elapsed = client.do("crowd", 1_000, 100, seconds)
+            shares, elapsed = client.do("crowd", 1_000, 100, 1.0)
+            if not setting.quick:  # now that it is known how long they need
+                seconds = ENOUGH * elapsed / (sum(shares) / len(shares))
+                shares, elapsed = client.do("crowd", 1_000, 100, min(LONGEST, max(SHORTEST, seconds)))
             mean = sum(shares) / len(shares)
-            if mean < ENOUGH and not setting.quick:  # one more or less would be a large part of a task's share
-                shares, elapsed = client.do("crowd", 1_000, 100, min(60.0, seconds * ENOUGH / max(mean, 1.0)))
-                mean = sum(shares) / len(shares)
         rounds.add("rate", name, sum(shares) / elapsed)
         rounds.add("least", name, min(shares) / mean if mean else 0.0)
     return [

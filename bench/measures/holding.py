@@ -14,18 +14,26 @@ def run(setting: Setting) -> list[Row]:
     ours = next(iter(setting.peers))
     counts = (1, 100) if setting.quick else (1, 1_000, 10_000)
     rounds = {count: Rounds() for count in counts}
-    few = [(count, number) for count in counts[:2] for number in range(setting.rounds)]
-    many = [[(count, number)] for count in counts[2:] for number in range(setting.rounds)]
-    for together in (few, *many):  # what a process uses is counted by itself, but a server has its limits
-        with ExitStack() as stack:
-            clients = [(*each, stack.enter_context(children(setting.peers[ours], 1))[0]) for each in together]
-            for count, number, client in clients:
-                client.send("hold_many", f"many{number}-{count}-", count, 2.0 if setting.quick else SECONDS)
+    module, target = setting.peers[ours]
+    with ExitStack() as stack:  # all at the same time: what a process uses is counted by itself
+        clients = [
+            (count, f"many{number}-{count}-", stack.enter_context(children((module, target), 1))[0])
+            for number in range(setting.rounds)
+            for count in counts
+        ]
+        with setting.filling(target):
+            for count, prefix, client in clients:
+                client.send("take_many", prefix, count)
             for count, _, client in clients:
-                found = client.answer()
-                rounds[count].add("share", ours, found["share"] * 100)
-                rounds[count].add("bytes", ours, found["bytes"] / 1024)
-                rounds[count].add("lost", ours, found["lost"])
+                rounds[count].add("bytes", ours, client.answer() / 1024)
+        for _, _, client in clients:
+            client.send("hold_many", 2.0 if setting.quick else SECONDS)
+        for count, _, client in clients:
+            share, lost = client.answer()
+            rounds[count].add("share", ours, share * 100)
+            rounds[count].add("lost", ours, lost)
+        for _, _, client in clients:
+            client.kill()  # the store goes with them
     rows = []
     for count in counts:
         rows.append(rounds[count].row("share", f"{count:,} held (ttl 30 s): share of a core", "%", best="none"))

@@ -23,6 +23,7 @@ SQL = MySQL("bare")
 
 class Peer(Base):
     crowds = False  # it has one cursor
+    expires = False  # an expired lease is taken by another statement
 
     def __init__(self, target: str) -> None:
         super().__init__(target)

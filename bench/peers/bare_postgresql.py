@@ -20,6 +20,8 @@ SQL = PostgreSQL("bare")
 
 
 class Peer(Base):
+    expires = False  # an expired lease is taken by another statement
+
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self._connection = psycopg.connect(target, autocommit=True)
@@ -58,4 +60,4 @@ class Peer(Base):
 
 def ask(name: str, ttl: float) -> dict[str, Any]:
     who = {"attempt": os.urandom(16).hex(), "session": "", "owner": "bare", "kind": "lock", "data": None}
-    return {"namespace": "", "name": name, "ttl": int(ttl * 1e6), "until": 2**62, **who}
+    return {"namespace": "", "name": name, "ttl": int(ttl * 1e6), "until": 2**62, "patience": 1000, **who}

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from leasehold.protocol import Ask
-from leasehold.stores.redis.scripts import ALL, pack
+from leasehold.stores.redis.scripts import ALL, RELEASE, Form, pack
 from leasehold.stores.redis.store import RedisStore
 
 from .base import Base
@@ -26,21 +26,26 @@ class Peer(Base):
         self._socket = socket.create_connection((where.hostname or "localhost", where.port or 6379))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._store = RedisStore("redis", "")
+        self._forms: dict[tuple[str, float], tuple[Form, Form]] = {}
         for script in ALL:
             self._socket.sendall(pack((b"SCRIPT", b"LOAD", script.text)))
             self._socket.recv(1000)
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
         attempt = os.urandom(16).hex()
-        ask = Ask(name, attempt, "bare", "lock", None, int(ttl * 1e6))
-        self._socket.sendall(next(self._store.acquire(ask)).packed())
+        forms = self._forms.get((name, ttl))
+        if forms is None:  # all but the attempt is packed once, as leasehold does it
+            ask = Ask(name, attempt, "bare", "lock", None, int(ttl * 1e6))
+            release = Form(RELEASE, self._store.keys(name), 2)
+            forms = self._forms[name, ttl] = self._store._form(ask), release
+        self._socket.sendall(forms[0].call(attempt.encode()).ready)
         code, token, _ = self._socket.recv(1000).split(b"\r\n:")[1:]
         assert code == b"1"
-        return name, attempt, token
+        return forms[1], attempt, token
 
     def release(self, handle: Any) -> None:
-        name, attempt, token = handle
-        self._socket.sendall(next(self._store.release(name, attempt, int(token), None)).packed())
+        form, attempt, token = handle
+        self._socket.sendall(form.call(attempt.encode(), token).ready)
         assert self._socket.recv(100) == b":1\r\n"
 
     def close(self) -> None:

@@ -14,6 +14,9 @@ class Base:
     waits: ClassVar[bool] = True
     """Whether it can wait for a name that another has: else it takes no part where names are contended for."""
 
+    expires: ClassVar[bool] = True
+    """Whether a name comes free by itself when its holder is dead: else it takes no part in takeovers."""
+
     crowds: ClassVar[bool] = True
     """Whether many tasks of one process can use its asyncio side at once."""
 
@@ -34,6 +37,10 @@ class Base:
         raise NotImplementedError
 
     async def arelease(self, handle: Any) -> None:
+        raise NotImplementedError
+
+    async def waiters(self, name: str) -> int:
+        """How many wait for the name. Only ours is asked."""
         raise NotImplementedError
 
     def close(self) -> None:

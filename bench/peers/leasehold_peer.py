@@ -37,6 +37,13 @@ class Peer(Base):
     async def arelease(self, handle: Any) -> None:
         await handle.release()
 
+    async def waiters(self, name: str) -> int:
+        try:
+            found = await self.alocks.inspect(name)
+        except leasehold.StoreUnavailable:  # it has not answered in time, with so many who ask
+            return 0
+        return (found and found.waiters) or 0
+
     def close(self) -> None:
         self.locks.close()
 

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from . import mariadb
-from .mariadb import PAIRS  # noqa: F401
+from .mariadb import PAIRS, filling, prepare  # noqa: F401
 
 from servers.mysql import MySQL  # isort: skip
 

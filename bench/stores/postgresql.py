@@ -10,7 +10,7 @@ import psycopg
 
 import leasehold
 
-from .servers_path import DEAD
+from .servers_path import CROWDED, DEAD
 
 from servers.postgresql import PostgreSQL as Server  # isort: skip
 
@@ -31,19 +31,38 @@ class Durable(Server):
         return [part.replace("--fsync=off", "--fsync=on") for part in super().command()]
 
 
+def prepare(peers: dict[str, tuple[str, str]]) -> None:
+    """Make the dead rows, if that peer is one of those who take part."""
+    if CROWDED not in peers:
+        return
+    _, target = peers[CROWDED]
+    with leasehold.connect(target) as locks:
+        locks.lock("first").acquire().release()
+    with psycopg.connect(target.partition("?")[0], autocommit=True) as connection:
+        connection.execute(_FILL)
+        connection.execute("VACUUM ANALYZE crowded")
+
+
+@contextlib.contextmanager
+def filling(target: str) -> Iterator[None]:
+    """See ``Setting``. What was written then is on the disk in the end, so that nobody who is measured pays for it."""
+    with psycopg.connect(target, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET synchronous_commit = off")
+        connection.execute("SELECT pg_reload_conf()")
+        yield
+        connection.execute("ALTER SYSTEM RESET synchronous_commit")
+        connection.execute("SELECT pg_reload_conf()")
+        connection.execute("CHECKPOINT")
+
+
 @contextlib.contextmanager
 def peers(folder: Path) -> Iterator[dict[str, tuple[str, str]]]:
     """Name of each peer: (its module in ``bench.peers``, its target). The first one is ours."""
     with Durable() as server:
-        with leasehold.connect(f"{server.url}?table=crowded") as locks:
-            locks.lock("first").acquire().release()
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute(_FILL)
-            connection.execute("VACUUM ANALYZE crowded")
         yield {
             "leasehold": ("leasehold_peer", server.url),
             "bare SQL": ("bare_postgresql", server.url),
-            "100,000 dead rows": ("leasehold_peer", f"{server.url}?table=crowded"),
+            CROWDED: ("leasehold_peer", f"{server.url}?table=crowded"),
             "sqlalchemy-dlock": ("dlock_peer", server.url),
             "pals": ("pals_peer", server.url),
             "tooz": ("tooz_sql_peer", server.url),

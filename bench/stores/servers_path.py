@@ -8,5 +8,5 @@ from ..processes import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-DEAD = 100_000
-"""Dead rows of today in the table of the crowded peer."""
+DEAD, CROWDED = 100_000, "100,000 dead rows"
+"""Dead rows of today in the table of the peer of that name."""
