@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +24,7 @@ from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.asking import Watch
 from leasehold.stores.etcd.doctor import doctor
 from leasehold.stores.etcd.endpoints import Endpoints
+from leasehold.stores.etcd.pool_tasks import TaskLine, TaskPool
 from leasehold.stores.etcd.pool_threads import Pool
 from leasehold.stores.etcd.url import parse
 from leasehold.testing.handles import eventually
@@ -292,6 +295,38 @@ def test_tls_with_a_certificate_of_our_own(start_server: Any, tmp_path: Path) ->
 async def _one_in_asyncio(url: str) -> None:
     async with aio.connect(url) as locks:
         assert await (await locks.lock("x").acquire(30)).release()
+
+
+def test_who_is_cancelled_as_it_connects_leaves_no_connection(
+    start_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task hears of the cancellation before it hears that it is connected. What asyncio does of itself then is to
+    wait for the server's farewell."""
+    cert, key = certificate(tmp_path)
+    server = start_server(Encrypted, cert, key)
+    made = TaskLine.connection_made
+
+    async def listen() -> bool:
+        pool = TaskPool(Endpoints(parse(f"{server.url}?ca={cert}&cert={cert}&key={key}")))
+        listener = asyncio.create_task(pool.ear(LIMIT))
+
+        def connected(line: TaskLine, transport: Any) -> None:
+            made(line, transport)
+            server.pause()
+            listener.cancel()
+
+        monkeypatch.setattr(TaskLine, "connection_made", connected)
+        await asyncio.wait({listener})
+        await pool.close()
+        monkeypatch.undo()
+        return listener.cancelled()
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert asyncio.run(listen())
+        gc.collect()
+    server.resume()
+    assert not [str(each.message) for each in seen]
 
 
 # Channels of grpcio.

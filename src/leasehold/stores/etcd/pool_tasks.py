@@ -219,16 +219,16 @@ class TaskPool:
             host = self._endpoints.current
             context = self._endpoints.context
             name = (self._endpoints.address.server_name or host[0]) if context is not None else None
+            line = TaskLine(host)
             try:
                 async with asyncio.timeout(self._endpoints.patience(max(0.001, ends - clock.now()))):
-                    _, line = await loop.create_connection(
-                        lambda: TaskLine(host),  # noqa: B023
-                        *host,
-                        ssl=context,
-                        server_hostname=name,
-                    )
+                    await loop.create_connection(lambda: line, *host, ssl=context, server_hostname=name)  # noqa: B023
                 return line
+            except asyncio.CancelledError:
+                line.close()  # it may be connected by now: asyncio would wait for the server's farewell
+                raise
             except OSError as error:
+                line.close()
                 self._endpoints.blame(host)
                 if not tries or clock.now() >= ends:
                     if isinstance(error, TimeoutError):
