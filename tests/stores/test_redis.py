@@ -720,6 +720,34 @@ def test_several_waiters_of_one_process_are_all_called(redis_server, client, loc
     assert time.monotonic() - began < 50, "they were called, or would have looked every 5 s"
 
 
+def test_the_first_living_waiter_behind_dead_ones_is_told_when_to_look(
+    redis_server, client, locks, seldom: float
+) -> None:
+    """L2: three waiters have died. Nobody hears that the second is next, so the fourth is told, and each of the dead
+    costs it a first term, not the time until it would look by itself."""
+    lease = locks.lock("a").acquire()
+    dead = leasehold.connect(redis_server.url)
+    for _ in range(3):
+        ask = dead.lock("a")._spec.ask("dead", queue=True)._replace(ttl=600_000_000)
+        assert isinstance(dead._core.driver.run(dead._core.store.acquire(ask), 5.0), Busy)
+    dead.close()
+    with leasehold.connect(redis_server.url) as alive:
+        taken: list[float] = []
+
+        def wait() -> None:
+            alive.lock("a").acquire(timeout=60).release()
+            taken.append(time.monotonic())
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        eventually(lambda: client.zcard("leasehold:{:a}:queue") == 4)
+        time.sleep(1)  # from now on it looks seldom
+        released = time.monotonic()
+        lease.release()
+        thread.join(60)
+    assert taken[0] - released < seldom / 2
+
+
 @pytest.mark.parametrize(("age", "old"), [(0.0, False), (1.0, False), (0.0, True)])
 def test_who_is_next_is_told_if_it_does_not_look_soon_by_itself(
     redis_server, client, locks, seldom: float, age: float, old: bool

@@ -13,10 +13,10 @@ local function leave(attempt)
   redis.call('HDEL', KEYS[1], 'w' .. attempt)
 end
 
+-- Gives how many heard it: of a cluster, only those at this node.
 local function ring(permit, news)
-  if permit[SESSION] ~= '' then
-    redis.call('PUBLISH', CHANNEL .. permit[SESSION], permit[ATTEMPT] .. news)
-  end
+  if permit[SESSION] == '' then return 0 end
+  return redis.call('PUBLISH', CHANNEL .. permit[SESSION], permit[ATTEMPT] .. news)
 end
 
 local function grant(permit)
