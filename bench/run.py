@@ -42,7 +42,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="medians are of so many rounds (3)")
     parser.add_argument("--peer", action="append", default=[], help="only this one beside leasehold; may be repeated")
     parser.add_argument("--processes", default="2,8,32", help="how many contend for one name (2,8,32)")
-    parser.add_argument("--one-core", action="store_true", help="everything on one core: the work, without wake-ups")
+    cores = parser.add_mutually_exclusive_group()
+    cores.add_argument("--one-core", action="store_true", help="everything on one core: the work, without wake-ups")
+    cores.add_argument("--apart", action="store_true", help="servers on one core, clients on another")
     parser.add_argument("--into", type=Path, default=RESULTS, help="the folder for the result (bench/results)")
     parser.add_argument("--quick", action="store_true", help="a short run that only shows that it runs")
     found = parser.parse_args()
@@ -63,8 +65,9 @@ def command(arguments: Sequence[str]) -> str:
 
 def main() -> None:
     chosen = options()
-    if chosen.one_core:  # those that are started from here have it from us
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    first, *_, last = sorted(os.sched_getaffinity(0)) * 2
+    if chosen.one_core or chosen.apart:  # those that are started from here have it from us
+        os.sched_setaffinity(0, {last if chosen.one_core else first})
     store = import_module(f"bench.stores.{chosen.store}")
     RESULTS.mkdir(exist_ok=True)
     load = f"{os.getloadavg()[0]:.1f}"
@@ -74,6 +77,8 @@ def main() -> None:
     file = chosen.into / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}.json"
     with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
         with store.peers(RESULTS / folder) as known:
+            if chosen.apart:
+                os.sched_setaffinity(0, {last})
             if unknown := set(chosen.peer) - set(known):
                 raise SystemExit(f"no such peer: {', '.join(unknown)}; there are {', '.join(known)}")
             wanted = [next(iter(known)), *chosen.peer] if chosen.peer else list(known)

@@ -37,6 +37,13 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return codes
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours waits for a row until the other transaction is over, however slow the machine is."""
+    monkeypatch.setattr(sql_session, "PATIENCE", 30.0)
+    monkeypatch.setattr(sql_session, "HARDLY", 30.0)
+
+
 def background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     answers: list[Any] = []
 
