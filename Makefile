@@ -19,6 +19,7 @@ BIN := $(VENV)/bin
 
 # Tests mostly wait, so far more workers than cores. Each starts the servers that its tests need, once.
 WORKERS ?= 6
+QUICK_WORKERS ?= 12
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --tb=short
 QUICK := tests/core tests/docs tests/conformance/test_memory.py tests/conformance/test_sqlite.py tests/stores/test_sqlite.py \
 	tests/simulation/test_small_worlds.py tests/mutants
@@ -47,7 +48,7 @@ full: servers
 
 quick:
 	scripts/venv test
-	$(BIN)/python -m pytest -n 6 -m "not server and not slow" $(QUICK) $(ARGS)
+	$(BIN)/python -m pytest -n $(QUICK_WORKERS) --dist worksteal -m "not server and not slow" $(QUICK) $(ARGS)
 
 check:
 	scripts/venv test check

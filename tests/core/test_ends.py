@@ -156,6 +156,7 @@ def test_not_ready_after_a_lost_answer_still_owes() -> None:  # promise 4
         eventually(lambda: locks.inspect("job") is None)
 
 
+@pytest.mark.slow
 def test_what_is_not_renewed_does_not_become_so() -> None:
     with leasehold.connect("memory://ends-no-renewal", ttl=5) as locks:
         lease = locks.lock("job", renew=False).acquire()

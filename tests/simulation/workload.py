@@ -372,9 +372,9 @@ class Client:
             outcome = "released" if await lease.release() else "refused"
         except StoreError:
             pass
-        if outcome == "refused" and lease.lost_reason is None and lease._core.draining is not None:
-            if self.kinds and self.counters[lease.name].kind == "group":
-                return  # a member that has left with the drain
+        member = self.kinds and self.counters[lease.name].kind == "group"
+        if member and outcome == "refused" and lease.lost_reason is None and lease._core.draining is not None:
+            return  # it has left with the drain
         for part in parts(lease):
             held = {"owner": lease.data, "token": part.token, "invoked": invoked}
             fine = outcome == "refused" and several and part.lost_reason is None
