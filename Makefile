@@ -18,7 +18,7 @@ export VENV
 BIN := $(VENV)/bin
 
 # Tests mostly wait, so far more workers than cores. Each starts the servers that its tests need, once.
-WORKERS ?= 6
+WORKERS ?= 5
 QUICK_WORKERS ?= 12
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --tb=short
 QUICK := tests/core tests/docs tests/conformance/test_memory.py tests/conformance/test_sqlite.py tests/stores/test_sqlite.py \

@@ -62,6 +62,7 @@ STEPS = (
     *(Step(store, "commands,idle", OURS, 6, alone=False) for store in ("mongodb", "redis")),
     Step("etcd", "commands", OURS, 5, alone=False),
     # What was missed.
+    Step("redis", "pair", "--apart --rounds 5", 3),
     Step("redis", "pair", "--one-core --rounds 5", 3),
     Step("redis", "contention", "--processes 8", 5),
     Step("mongodb_set", "pair,handoff", "--peer 'bare commands'", 4),

@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 from .figures import Row, number
 
 PAIR, APAIR = "acquire + release, threads, p50", "acquire + release, asyncio, p50"
+ONE_CORE = ", on one core"
 HANDOFF = "hand-off between two processes, p50"
 EIGHT = "8 processes, one name"
 
@@ -88,10 +89,16 @@ OF = {
         *EMBEDDED,
     ),
     "redis": (
-        Goal(PAIR, 0.8, REDIS),
-        Goal(PAIR, 1.2, "bare scripts"),
-        Goal(PAIR, 1.0, REDIS, "leasehold, your client"),
-        Goal(APAIR, 0.85, REDIS),
+        *(
+            goal._replace(row=goal.row + where)
+            for where in ("", ONE_CORE)
+            for goal in (
+                Goal(PAIR, 0.8, REDIS),
+                Goal(PAIR, 1.2, "bare scripts"),
+                Goal(PAIR, 1.0, REDIS, "leasehold, your client"),
+                Goal(APAIR, 0.85, REDIS),
+            )
+        ),
         Goal(HANDOFF, 1.0, "python-redis-lock"),
         Goal(f"{EIGHT}: leases a second", 2.0, "python-redis-lock", at_least=True),
         *(Goal(f"{EIGHT}: leases a second", 1.0, unfair, at_least=True) for unfair in UNFAIR),

@@ -32,10 +32,10 @@ run: whatever else the machine does affects all of them alike. The ratios within
 depend on the machine. Each file in `bench/measures/` says at its top what it measures.
 
 A call that is answered in 30 µs takes 40 µs or 120, depending on whether the kernel has put client and server on one
-core or has to wake another: on two cores that is luck, and differs from process to process. With `--one-core`
-everything shares one core, so that only work is measured. Redis is fast enough for that to matter; its pairs are
-measured that way. (On two cores, in a run of 17 November 2026: threads 0.42 × redis-py's Lock, a client of the
-user's 0.51 ×, asyncio 0.97 × redis-py's Lock.)
+core or has to wake another: left to it, that is luck, and differs from process to process. Redis is fast enough for
+that to matter, so its pairs are measured twice. With `--apart` the server has one core and the clients another, as if
+they were machines of their own: a call takes as long as it takes to be heard. *On one core* (`--one-core`) nobody has
+to be woken, and only work is measured.
 
 "The same ± 20 %" of messages per hand-off, on Redis, means that none is more than 20 % from the middle: the largest is
 at most 1.5 times the smallest. With more in the queue, or names in the store, 1.25 times is the limit. What those who

@@ -101,6 +101,8 @@ class Setting(NamedTuple):
     """Sets up the store once more, empty, in a context that gives its peers."""
     filling: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     """In this context the store at a target need not wait for the disk: it is being filled, not measured."""
+    where: str = ""
+    """Said at the end of a line's name: ", on one core"."""
 
     def kind(self, name: str) -> type[Base]:
         """The class of a peer, which says what it can do."""

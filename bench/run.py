@@ -24,7 +24,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from . import page, report
+from . import goals, page, report
 from .figures import Row
 from .processes import ROOT, Setting
 
@@ -93,6 +93,7 @@ def main() -> None:
                 tuple(int(each) for each in chosen.processes.split(",")),
                 lambda: store.peers(Path(tempfile.mkdtemp(dir=RESULTS / folder))),
                 getattr(store, "filling", nullcontext),
+                goals.ONE_CORE if chosen.one_core else "",
             )
             result: dict[str, Any] = {
                 "store": chosen.store,

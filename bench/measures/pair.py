@@ -29,8 +29,7 @@ def run(setting: Setting) -> list[Row]:
         rounds.add(f"{command} p50", name, percentile(times, 50) * 1e6)
         rounds.add(f"{command} p99", name, percentile(times, 99) * 1e6)
     return [
-        rounds.row("pairs p50", "acquire + release, threads, p50", "µs"),
-        rounds.row("pairs p99", "acquire + release, threads, p99", "µs"),
-        rounds.row("apairs p50", "acquire + release, asyncio, p50", "µs"),
-        rounds.row("apairs p99", "acquire + release, asyncio, p99", "µs"),
+        rounds.row(f"{command} {which}", f"acquire + release, {side}, {which}{setting.where}", "µs")
+        for command, side in (("pairs", "threads"), ("apairs", "asyncio"))
+        for which in ("p50", "p99")
     ]

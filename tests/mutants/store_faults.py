@@ -32,6 +32,14 @@ OF_STORES = [
         ("redis",),
     ),
     Mutant(
+        "Redis: nobody is called in place of a waiter that does not hear",
+        "stores/redis/entry.lua",
+        "if ring(waiter, news) > 0 or waiting == 1 then return end",
+        "if ring(waiter, news) >= 0 then return end",
+        "first_living_waiter",
+        special="redis",
+    ),
+    Mutant(
         "Redis: blind release",
         "stores/redis/release.lua",
         "if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) then",
