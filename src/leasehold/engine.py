@@ -12,7 +12,7 @@ from . import policy
 from .core import Core
 from .effects import RETRY, Effects, Listen, Run, Wait
 from .errors import AcquireTimeout, LeaseLost, StoreError, StoreNotReady, StoreUnavailable
-from .lease import NOT_THERE, RELEASED, BaseLease, Claim, Unsettled
+from .lease import NEVER, NOT_THERE, RELEASED, BaseLease, Claim, Unsettled
 from .log import WARNING, log
 from .model import LeaseInfo, LockMetrics
 from .protocol import (
@@ -230,17 +230,22 @@ def _poll(spec: Spec, busy: Busy, pause: float) -> float:
 
 def _wait(core: Core, busy: Busy, look: float, bell: Bell, pushed: bool) -> Effects[Grant | None]:
     """Sleep until there is reason to ask again, at ``look`` at the latest. A push may bring the lease itself."""
+    until = min(look, _over(core, busy))
     while True:
-        now = core.now()
-        until = look
-        if busy.expires_in is not None:
-            until = min(until, now + max(0.001, busy.expires_in + policy.STAGGER * (busy.place or 0)))
-        yield Wait(bell, max(0.0, until - now), pushed)
+        yield Wait(bell, max(0.0, until - core.now()), pushed)
         news, bell.news = bell.news, None
         if not isinstance(news, Busy):
             return news
         if news.now is None or busy.now is None or news.now >= busy.now:  # else the answer that we have is newer
             busy = news  # how the name stands now, so there is no need to ask
+            until = min(look, _over(core, busy))
+
+
+def _over(core: Core, busy: Busy) -> float:
+    """When who holds the name may have let it expire, by an answer that has just come."""
+    if busy.expires_in is None:
+        return NEVER
+    return core.now() + max(0.001, busy.expires_in + policy.STAGGER * (busy.place or 0))
 
 
 def _handed(core: Core, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: float) -> Taken | None:

@@ -319,6 +319,8 @@ class TaskCore(Core):
             self.bell.ring()
         ends = self.now() + limit
         await asyncio.sleep(0)  # for the listeners, who are told in the loop
+        for teller in self.tellers.values():
+            teller.resume()
         while self.tasks and (left := ends - self.now()) > 0:  # of which one that ends may have others follow
             await asyncio.wait(self.tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         await self.driver.close()

@@ -25,6 +25,10 @@ class Teller:
 
     def tell(self, event: Event) -> None:
         self._events.append(event)
+        self.resume()
+
+    def resume(self) -> None:
+        """Tell what it has yet to be told, unless it is busy: if its task was cancelled, nobody else does."""
         if not self._busy:
             self._go_on()
 
@@ -43,9 +47,9 @@ class Teller:
 
     def _through(self, task: asyncio.Task[Any]) -> None:
         self._busy = False
-        if task.cancelled():
-            return  # by whoever ends all tasks: the loop may be about to end, so the rest is told with the next event
-        error = task.exception()
+        if task.cancelled() and task.cancelling():
+            return  # by whoever ends all tasks: the loop may be about to end, so the rest is told later (``resume``)
+        error = None if task.cancelled() else task.exception()  # cancelled by itself: something that it waited for was
         if isinstance(error, Exception):
             self._failed(error)
         self._go_on()

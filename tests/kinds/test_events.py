@@ -273,6 +273,42 @@ async def test_an_async_listener_that_is_cancelled_is_told_the_rest_with_the_nex
         await settled(lambda: ours(told) == CYCLE * 2)
 
 
+async def test_an_async_listener_that_is_cancelled_is_told_the_rest_by_close() -> None:
+    told: list[Any] = []
+    never = asyncio.Event()
+
+    async def listener(event: Any) -> None:
+        told.append(event)
+        if len(told) == 1:
+            await never.wait()
+
+    async with aio.connect("memory://cancelled-and-closed", ttl=60) as locks:
+        locks.on_event(listener)
+        assert await (await locks.lock("x").acquire()).release()
+        await settled(lambda: told)
+        (at_it,) = (task for task in locks._core.tasks if "listener" in repr(task))
+        at_it.cancel()
+        await settled(at_it.done)
+    assert ours(told) == CYCLE
+
+
+async def test_what_a_listener_waits_for_is_cancelled_and_it_is_told_the_rest_at_once() -> None:
+    """That is no cancellation of the listener's."""
+    told: list[Any] = []
+
+    async def listener(event: Any) -> None:
+        told.append(event)
+        if len(told) == 1:
+            cancelled = asyncio.ensure_future(asyncio.sleep(60))
+            cancelled.cancel()
+            await cancelled
+
+    async with aio.connect("memory://cancelled-within", ttl=60) as locks:
+        locks.on_event(listener)
+        assert await (await locks.lock("x").acquire()).release()
+        await settled(lambda: ours(told) == CYCLE)
+
+
 class Failing:
     """The next release gets no answer. What is told, and when the keeper is given something to do, in order."""
 

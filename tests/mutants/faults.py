@@ -250,8 +250,8 @@ MUTANTS = [
     Mutant(
         "a waiter does not look when the holder's time is over",
         "engine.py",
-        "        if busy.expires_in is not None:\n            until",
-        "        if False:\n            until",
+        "    if busy.expires_in is None:\n        return NEVER",
+        "    if True:\n        return NEVER",
     ),
     Mutant(
         "the token counts on, without the clock, so that a store that has forgotten begins again",

@@ -34,8 +34,8 @@ OF_STORES = [
     Mutant(
         "Redis: nobody is called in place of a waiter that does not hear",
         "stores/redis/entry.lua",
-        "if ring(waiter, news) > 0 or waiting == 1 then return end",
-        "if ring(waiter, news) >= 0 then return end",
+        "if ring(waiter, news) or waiting == 1 then return end",
+        "ring(waiter, news)\n  if waiting then return end",
         "first_living_waiter",
         special="redis",
     ),

@@ -723,11 +723,11 @@ def test_several_waiters_of_one_process_are_all_called(redis_server, client, loc
 def test_the_first_living_waiter_behind_dead_ones_is_told_when_to_look(
     redis_server, client, locks, seldom: float
 ) -> None:
-    """L2: three waiters have died. Nobody hears that the second is next, so the fourth is told, and each of the dead
+    """L2: six waiters have died. Nobody hears that the second is next, so the seventh is told, and each of the dead
     costs it a first term, not the time until it would look by itself."""
     lease = locks.lock("a").acquire()
     dead = leasehold.connect(redis_server.url)
-    for _ in range(3):
+    for _ in range(6):
         ask = dead.lock("a")._spec.ask("dead", queue=True)._replace(ttl=600_000_000)
         assert isinstance(dead._core.driver.run(dead._core.store.acquire(ask), 5.0), Busy)
     dead.close()
@@ -740,7 +740,7 @@ def test_the_first_living_waiter_behind_dead_ones_is_told_when_to_look(
 
         thread = threading.Thread(target=wait)
         thread.start()
-        eventually(lambda: client.zcard("leasehold:{:a}:queue") == 4)
+        eventually(lambda: client.zcard("leasehold:{:a}:queue") == 7)
         time.sleep(1)  # from now on it looks seldom
         released = time.monotonic()
         lease.release()

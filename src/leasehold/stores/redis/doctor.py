@@ -198,8 +198,8 @@ class Patient:
     def permissions(self, namespace: str, replicas: int, clustered: bool) -> None:
         """Each command that some operation will need, inside a script or not, on keys of a name of our own.
 
-        That is looked at before anything else: whether the slot is here, or the server a replica, is no matter. None
-        of them changes anything but that record's expiry."""
+        That is looked at before anything else: whether the slot is here, or the server a replica, is no matter. All
+        that is left of them is that record, which expires, unless PEXPIRE is what is refused."""
         from .store import RedisStore
 
         key, queue = (each.decode() for each in RedisStore("redis", namespace).keys(NAME))

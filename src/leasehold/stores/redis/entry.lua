@@ -27,16 +27,16 @@ local function soonest()
 end
 
 -- Tell the head of the queue when to look, unless it will soon do so and it is enough; the rest have time. But if nobody
--- hears that, it may be dead, and the first of those behind it that is heard has to look in its place.
+-- hears that, it is dead or deaf, and the first of those behind it that is heard has to look in its place.
 local function ring_head(soon_is_enough)
   local waiter, came = head()
   if not waiter or (soon_is_enough and looks_soon(came)) then return end
   local first = soonest()
   local news = first and ' next ' .. int(first[EXPIRES] - now) or ''
-  if ring(waiter, news) > 0 or waiting == 1 then return end
-  for place, attempt in ipairs(redis.call('ZRANGE', KEYS[2], 1, BEHIND)) do
+  if ring(waiter, news) or waiting == 1 then return end
+  for _, attempt in ipairs(redis.call('ZRANGE', KEYS[2], 1, BEHIND)) do
     waiter = alive(attempt)
-    if waiter and ring(waiter, first and news .. ' ' .. place or '') > 0 then return end
+    if waiter and ring(waiter, news) then return end
   end
 end
 

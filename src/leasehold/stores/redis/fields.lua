@@ -6,7 +6,8 @@ local GRANTED, HELD, INTERRUPTED, RESTING = 1, 2, 3, 4
 local FIRST_TERM, WAITER_TTL, HOUR, KEEP_MS = 700000, 15000000, 3600000000, 86400000
 local MARK_TTL, MOST_MARKS = 120000000, 1000  -- a mark outlasts what a closed connection still tries to deliver
 local NEW, LOOK = 300000, 800000  -- who has come so recently is not told that it is next: it looks so soon by itself
-local BEHIND = 4  -- how many are called in place of a head that does not hear: a cluster cannot tell who does
+local BEHIND = 20  -- how many may be called in place of a head that does not hear
+local CLUSTERED = 'C'  -- what sessions in a cluster begin with
 local CHANNEL = 'leasehold:session:'
 
 local clock = redis.call('TIME')

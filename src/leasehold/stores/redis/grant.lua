@@ -13,10 +13,11 @@ local function leave(attempt)
   redis.call('HDEL', KEYS[1], 'w' .. attempt)
 end
 
--- Gives how many heard it: of a cluster, only those at this node.
+-- Gives whether anybody heard it, as far as this server can tell: in a cluster each counts only those at itself.
 local function ring(permit, news)
-  if permit[SESSION] == '' then return 0 end
-  return redis.call('PUBLISH', CHANNEL .. permit[SESSION], permit[ATTEMPT] .. news)
+  local session = permit[SESSION]
+  return session ~= '' and redis.call('PUBLISH', CHANNEL .. session, permit[ATTEMPT] .. news) > 0
+    or string.sub(session, 1, 1) == CLUSTERED
 end
 
 local function grant(permit)

@@ -116,7 +116,7 @@ class RedisStore:
 
     def begin(self, session: bytes) -> None:
         """Rings go there from now on: for a driver, when it is made, and in a forked child, where nobody waits."""
-        self.session = session
+        self.session = (b"C" if self._clustered else b"") + session  # grant.lua tells them apart
         self.waiters.reset()
         self._asks.clear()
 
@@ -370,9 +370,8 @@ def read_ring(payload: bytes) -> tuple[str, Grant | Busy | None]:
     attempt = words[0].decode()
     if len(words) == 4 and words[1] == b"granted":
         return attempt, Grant(int(words[2]), at=int(words[3]))
-    if len(words) in (3, 4) and words[1] == b"next":
-        place = int(words[3]) if len(words) == 4 else 0  # of those before it nobody was heard
-        return attempt, Busy(None, place, int(words[2]) / SECOND)
+    if len(words) == 3 and words[1] == b"next":  # of those that may be before it, nobody was heard
+        return attempt, Busy(None, 0, int(words[2]) / SECOND)
     return attempt, None
 
 
