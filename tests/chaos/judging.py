@@ -173,8 +173,13 @@ def troubles(fault: Record, kill: Record, due: float) -> bool:
     return fault.returned <= due and kill.returned <= fault.returned + lasts
 
 
-def told_to_end(records: list[Record]) -> float:
-    return min((each.returned for each in records if (each.op, each.outcome) == ("fault", "rest")), default=NEVER)
+def told_to_end(records: list[Record]) -> list[float]:
+    """When all processes of a run were: of several runs, one after the other."""
+    return [each.returned for each in records if (each.op, each.outcome) == ("fault", "rest")]
+
+
+def next_after(moment: float, times: list[float]) -> float:
+    return min((each for each in times if each >= moment), default=NEVER)
 
 
 def takeovers(records: list[Record], late: float = 0.0) -> list[Record]:
@@ -183,7 +188,7 @@ def takeovers(records: list[Record], late: float = 0.0) -> list[Record]:
     If nobody ever had it, and there was time, that is as late as the last acquire. ``late`` is what may come on top
     of the ttl. Faults that came later than the takeover was due are no excuse for it; that all were told to end
     before that is one, because those who had waited have gone then."""
-    rest = told_to_end(records)
+    ends = told_to_end(records)
     last = max((each.returned for each in records if each.op == "acquire"), default=0.0)
     faults = [each for each in records if each.op == "fault" and each.outcome not in ("resume", "rest")]
     grants: dict[str, list[Record]] = {name: [] for name in {each.name for each in records}}
@@ -198,6 +203,7 @@ def takeovers(records: list[Record], late: float = 0.0) -> list[Record]:
         took = kill._replace(op="took", outcome=", ".join(other), limit=TTL + late)
         if later or last > kill.returned + TTL + late:
             took = took._replace(returned=min(later, default=last))
+            rest = next_after(kill.invoked, ends)
             ended = rest < kill.returned + TTL + late and took.returned > rest
             found.append(took._replace(outcome=took.outcome or "rest") if ended else took)
     return found
@@ -223,7 +229,9 @@ def latencies(records: list[Record]) -> dict[str, list[float]]:
         and not stopped(stops, each)
         and given.get((each.token, each.owner), each.returned) >= each.invoked  # else its release told it
     ]
-    took = [each for each in takeovers(records) if not each.outcome and each.returned <= told_to_end(records)]
+    ends = told_to_end(records)
+    found = [each for each in takeovers(records) if not each.outcome]
+    took = [each for each in found if each.returned <= next_after(each.invoked, ends)]
     undisturbed = [each.returned - each.invoked - TTL for each in took]
     return {"takeover": sorted(undisturbed), "loss": sorted(losses)}
 

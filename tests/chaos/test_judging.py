@@ -14,7 +14,7 @@ import leasehold
 from leasehold import policy
 from leasehold.testing.history import History, Record
 
-from .judging import AFTERMATH, LOADED, UNDER_WAY, judge, refused_too_soon, steps_seen, takeovers
+from .judging import AFTERMATH, LOADED, UNDER_WAY, judge, latencies, refused_too_soon, steps_seen, takeovers
 from .making import FULL
 from .report import counts, matrix
 from .resource import Counters
@@ -51,6 +51,14 @@ def test_who_was_told_to_end_takes_nothing_over() -> None:
 
     assert disturbed(9.0) == "rest"
     assert disturbed(1.9) == ""
+
+
+def test_that_the_run_before_it_has_ended_takes_nothing_from_a_report() -> None:
+    before = Record("fault", "-", "", 0, 0.5, 0.5, "rest")
+    kill = Record("fault", "a", "w1", 5, 1.0, 1.0, "kill", limit=0.0)
+    next_one = Record("acquire", "a", "w2.1", 6, 1.0, 1.9, "granted")
+    assert latencies([before, kill, next_one])["takeover"] == [pytest.approx(0.9 - TTL)]
+    assert takeovers([before, kill, next_one], late=1.0)[0].outcome == ""
 
 
 def test_that_all_were_told_to_end_long_after_it_was_due_excuses_no_takeover(tmp_path: Path) -> None:
