@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 import redis
+import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 import leasehold
@@ -718,6 +719,26 @@ def test_several_waiters_of_one_process_are_all_called(redis_server, client, loc
         thread.join(60)
     assert counts == [100] * 3
     assert time.monotonic() - began < 50, "they were called, or would have looked every 5 s"
+
+
+@pytest.mark.parametrize("connected", [True, False])
+async def test_a_cancellation_is_not_lost_in_the_users_client(redis_server, connected: bool) -> None:
+    """Wherever it comes. redis-py sends by ``asyncio.wait_for``, which forgets it if it comes as the sending ends."""
+    client = redis.asyncio.Redis.from_url(redis_server.url, protocol=3, socket_timeout=20)
+    async with aio.connect(client) as locks:
+        turns, cancelled = 0, True
+        assert await (await locks.lock("a").acquire()).release()
+        while cancelled:
+            if not connected:
+                locks._core.driver._link.hang_up()
+            task = asyncio.create_task(locks.lock("a").acquire(30))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            cancelled, turns = task.cancel(), turns + 1
+            await asyncio.wait({task})
+            assert task.cancelled() == cancelled, f"after {turns} turns of the loop"
+        assert turns > 4, "it was never under way"
+    await client.aclose()
 
 
 def test_the_first_living_waiter_behind_dead_ones_is_told_when_to_look(

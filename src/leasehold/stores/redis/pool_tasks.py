@@ -104,7 +104,7 @@ class Line:
         self.due = count
         if self._inflow is None:
             async with asyncio.timeout_at(ends):
-                await self.connection.send_packed_command((payload,), check_health=False)
+                await self._write(payload)
                 return await self._read_resp3()
         self._transport.write(payload)
         if count == 1 and not self._inflow.data:
@@ -131,6 +131,15 @@ class Line:
                 await inflow.more(ends)
         inflow.data = inflow.data[at:]
         return replies
+
+    async def _write(self, payload: bytes) -> None:
+        """Not by redis-py, which uses ``asyncio.wait_for``: in Python 3.11 that forgets that it was cancelled if that
+        comes in the moment in which it is done."""
+        writer = self.connection._writer
+        if writer is None:
+            raise RedisConnectionError("the connection is closed")
+        writer.write(payload)
+        await writer.drain()
 
     async def _read_resp3(self) -> list[Any]:
         """By redis-py's parser, which also takes in what the server pushes."""
@@ -337,12 +346,16 @@ class Pool(Lines):
                 return line
             if self._open < self._most:
                 self._open += 1
+                before = _cancellations()
                 try:
                     line = Line(await self._make(limit))
                 except BaseException:
                     self._closed_one()
                     raise
                 self._lines.add(line)
+                if _cancellations() > before:  # and redis-py has swallowed it: see Line._write
+                    self._give(line)
+                    raise asyncio.CancelledError
                 return line
             turn: asyncio.Future[Line | None] = asyncio.get_running_loop().create_future()
             self._turns.append(turn)
@@ -405,6 +418,12 @@ class Pool(Lines):
             await asyncio.wait(self._finishing, timeout=1.0)
         self.hang_up()
         await asyncio.sleep(0)  # transports close in the loop's next round
+
+
+def _cancellations() -> int:
+    """How often this task has been told to end."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 async def subscribe(connection: Any, channel: str, limit: float, kind: Callable[[Any, str], Ear] | None = None) -> Ear:
