@@ -372,7 +372,7 @@ class Client:
             outcome = "released" if await lease.release() else "refused"
         except StoreError:
             pass
-        member = self.kinds and self.counters[lease.name].kind == "group"
+        member = self.kinds and lease.name in self.counters and self.counters[lease.name].kind == "group"
         if member and outcome == "refused" and lease.lost_reason is None and lease._core.draining is not None:
             return  # it has left with the drain
         for part in parts(lease):
