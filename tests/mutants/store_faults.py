@@ -255,9 +255,9 @@ ON CONFLICT (namespace, name) DO UPDATE SET
     ),
     Mutant(
         "MariaDB: the wake-up is lost: nobody is rung",
-        "stores/mysql/sql.py",
-        "        if number is None:\n            return None, False  # it does not listen",
-        "        if True:\n            return None, False",
+        "stores/sql/session.py",
+        "                yield from self.knock(session)\n            except Refused:",
+        "                yield from ()\n            except Refused:",
         "release_reaches_the_waiter and threads",
         ("mariadb",),
     ),
