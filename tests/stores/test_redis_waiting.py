@@ -58,6 +58,8 @@ class Server:
         self.granted: set[str] = set()
         self.error: Exception | None = None
         self.takes = 0.0
+        self.soon = 0
+        self.came: dict[str, float] = {}
 
     def handle(self, request: Any) -> Any:
         match request:
@@ -79,18 +81,23 @@ class Server:
             if attempt in self.granted:
                 return [1, 7, self.clock()]
             holder = self.holder(name)
-            return [0, self.place(attempt, name), self.clock(), 0, holder[6], *holder]
+            if self.soon:
+                self.came[attempt] = self.now
+            return [0, self.place(attempt, name), self.clock(), self.soon, holder[6], *holder]
         names = [self.store.name(key) for key in call.keys[::2]]
         reply, args = [], list(call.args)
         for name in names:
             count = int(args.pop(0))
-            places = [self.place(args.pop(0).decode(), name) for _ in range(count)]
+            places = [self.seen(args.pop(0).decode(), name) for _ in range(count)]
             reply.append([self.clock(), int(name in self.moves), places, *self.holder(name)])
         assert not args
         return reply
 
     def clock(self) -> int:
         return NOON + int(self.now * SECOND)
+
+    def seen(self, attempt: str, name: str) -> int:
+        return -2 if self.now - self.came.get(attempt, 0.0) < 0.3 else self.place(attempt, name)
 
     def place(self, attempt: str, name: str) -> int:
         queue = self.queues.get(name, [])
@@ -142,21 +149,36 @@ def test_a_lone_waiter_asks_for_itself(server: Server) -> None:
     assert server.sent == ["ask"]
 
 
-def test_who_has_just_come_is_not_looked_for(server: Server) -> None:
-    """It is not told either that it is next, and has a time of its own for that (LOOK of the scripts)."""
+def test_those_who_have_just_come_look_for_the_first_time_together(server: Server) -> None:
+    """In a queue that moves slowly each looks once, soon after it has come (LOOK of the scripts)."""
+    server.soon = 800_000
+    server.queue("1a", "2a")
+    server.now += 0.4
+    server.queue("3b")
+    server.now += 0.4
+    assert [due(server.ask(one)) for one in ("1a", "2a")] == pytest.approx([FALLBACK] * 2)
+    server.now += 0.4
+    assert due(server.ask("3b")) == pytest.approx(FALLBACK - 0.4)
+    assert server.sent == ["look"]
+
+
+def test_who_has_just_come_is_not_put_off_by_the_look_of_another(server: Server) -> None:
+    """It is not told that it is next (NEW of the scripts), so what was seen before that is of no use to it."""
     server.queue("1a", "2b")
-    asking = server.handle
-
-    def handle(request: Any) -> Any:
-        reply = asking(request)
-        reply[3] = 800_000
-        return reply
-
-    server.queues["c"] = ["3c"]
-    reply = run_steps(server.store.acquire(ask_of("3c")), handle)
-    assert isinstance(reply, Busy)
-    assert reply.look == 0.8
-    assert set(server.store.waiters) == {"1a", "2b"}
+    server.soon = 800_000
+    server.now += FALLBACK - 0.29
+    server.queue("3a")
+    server.now += 0.29
+    server.ask("1a")
+    assert server.sent == ["look"]
+    server.now += 0.5
+    server.queue("4b")
+    server.now += 0.01
+    assert due(server.ask("3a")) == pytest.approx(FALLBACK)
+    assert server.sent == ["look"]
+    server.now += 0.8
+    assert due(server.ask("4b")) == pytest.approx(FALLBACK)
+    assert server.sent == ["look", "look"]
 
 
 def test_whoever_comes_later_is_due_with_the_others(server: Server) -> None:
@@ -427,17 +449,15 @@ def test_a_look_that_was_interrupted_before_it_was_known_when_it_began(server: S
     assert server.sent == ["ask"]
 
 
-def test_who_has_lost_its_place_and_joined_anew_is_not_answered_from_what_was_known(server: Server) -> None:
+def test_who_has_lost_its_place_and_joined_anew_is_new_again(server: Server) -> None:
     server.queue("1a", "2b")
-    asking = server.handle
-
-    def joined(request: Any) -> Any:
-        reply = asking(request)
-        reply[3] = 800_000
-        return reply
-
-    assert isinstance(run_steps(server.store.acquire(ask_of("1a")), joined), Busy)
-    assert set(server.store.waiters) == {"2b"}
+    server.now += FALLBACK - 0.1
+    server.soon = 800_000
+    assert server.ask("1a").look == 0.8
+    server.now += 0.1
+    server.ask("2b")
+    assert server.sent == ["ask", "look"]
+    assert server.store.waiters["1a"].until() == pytest.approx(server.now + 0.7)
 
 
 def test_who_was_granted_or_has_left_is_forgotten(server: Server) -> None:
@@ -521,9 +541,11 @@ def scripts(*clients: redis.Redis) -> int:
 
 
 def all_known(locks: Any, count: int) -> bool:
-    """They wait, and are called when it is their turn. None of them is about to ask since the listener has come up."""
+    """They wait, and are called when it is their turn. None of them is new, or about to ask since the listener has come
+    up."""
     waiters = list(locks._core.store.waiters.values())
-    return locks._core.driver._up and len(waiters) == count and not any(waiter.rung for waiter in waiters)
+    known = [waiter for waiter in waiters if not waiter.rung and waiter._known[0].look is None]
+    return locks._core.driver._up and len(known) == len(waiters) == count
 
 
 @contextmanager
@@ -1179,6 +1201,10 @@ def test_when_the_queue_is_to_move_up_a_look_says_so(redis_server: Any, client: 
             assert [holder[0], holder[-1]] == [b"1a", 2]
             return int(moves)
 
+        (reply,) = client.eval(LOOK_FOR.text, 2, *keys, 3, "2a", "3a", "9a")  # type: ignore[misc]
+        assert reply[2] == [-2, -2, -1]  # who has just come is not told that it is next, and looks by itself
+        for attempt in ("2a", "3a"):
+            client.zincrby(keys[1], -400_000, attempt)
         assert moves() == 0  # there is room, but not for who is next
         client.eval(HOLDER_TTL, 1, keys[0], "-1")
         assert moves() == 1

@@ -3,11 +3,6 @@ local function int(number)
   return string.format('%.0f', number)  -- '..' would round microseconds
 end
 
--- Whether a waiter that came then will look by itself before long: see record.lua.
-local function looks_soon(came)
-  return came > now - NEW and came % 1 ~= 0
-end
-
 local function leave(attempt)
   waiting = waiting - redis.call('ZREM', KEYS[2], attempt)
   redis.call('HDEL', KEYS[1], 'w' .. attempt)

@@ -60,6 +60,8 @@ _FORMS = 500
 """How many calls are kept packed, for names that are asked for again and again."""
 _MOST_UNANSWERED = 10_000
 """Of how many attempts it is kept that one of their acquires may yet arrive."""
+_NEW = -2
+"""The place of one that has just come (look_for.lua)."""
 _AT_ONCE = 100
 """How many waiters one script looks for: the server serves nobody else meanwhile, for a millisecond or a few."""
 
@@ -102,7 +104,7 @@ class RedisStore:
         self.session = b""
         """Where rings for us go."""
         self.waiters = Waiters()
-        """Those whose place in a queue was confirmed by a second answer. The first comes when they have just joined."""
+        """Those who were told that they are in the queue."""
         space = namespace.replace("%", "%25").replace(":", "%3A").replace("}", "%7D")
         self._start = PREFIX + space.encode() + b":"
         self._replicas = replicas
@@ -156,12 +158,11 @@ class RedisStore:
                 _, at, now, soon, left, *fields = reply
                 holder = read_holding(ask.name, fields) if fields else None
                 place = None if at < 0 else at
-                look = soon / SECOND or None
-                busy = Busy(holder, place, None if left < 0 else left / SECOND, (), now, look)
-                if place is not None and look is None:
+                busy = Busy(holder, place, None if left < 0 else left / SECOND, (), now, soon / SECOND or None)
+                if place is not None:
                     self.waiters[ask.attempt] = Waiter(ask, self._slot(ask.name), busy, sent)
                 else:
-                    self.waiters.pop(ask.attempt, None)  # it has lost its place, and may have just joined anew
+                    self.waiters.pop(ask.attempt, None)
                 return busy
             case -2:
                 return Missing()
@@ -239,6 +240,8 @@ class RedisStore:
             for (name, some), (now, moves, places, *fields) in zip(by_name.items(), reply, strict=True):
                 holder = read_holding(name, fields) if fields else None
                 for waiter, place in zip(some, places, strict=True):
+                    if place == _NEW:
+                        continue  # what is seen now is of no use to it: it has its own time
                     if place < 0 or (moves and place == 0):
                         waiter.rung = True
                     elif holder is not None and not moves:

@@ -52,7 +52,8 @@ class Waiter:
         return self._stands(now)._replace(expires_in=None, look=wait)
 
     def _looks(self) -> float:
-        return self._known[2] + FALLBACK
+        reply, _, heard = self._known
+        return heard + (FALLBACK if reply.look is None else reply.look)
 
     def _expires(self) -> float:
         reply, _, heard = self._known
