@@ -1,5 +1,6 @@
-"""A TCP relay that counts what clients send to the server: each Redis command; each SQL statement, which is sent on a
-connection when the last one is answered, in however many pieces; else each piece that arrives."""
+"""A TCP relay that counts what clients send to the server: Redis' commands, the requests of ZooKeeper and MongoDB, the
+messages of etcd's calls (not HTTP/2's own), and SQL statements: what is sent on a connection when the last one is
+answered, in however many pieces."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import contextlib
 import re
 import threading
 import time
-from typing import Self
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 COMMAND = re.compile(rb"\*\d+\r\n\$")
 PORT = re.compile(r":(\d+)")
@@ -21,13 +23,80 @@ def relayed(target: str) -> int | None:
     return int(ports[0]) if len(ports) == 1 and "replicaSet=" not in target else None
 
 
+class Statements:
+    """Counts what is sent on one connection: here, whatever comes after an answer."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def sent(self, data: bytes) -> int:
+        """How many messages begin in this piece."""
+        more, self._asked = not self._asked, True
+        return more
+
+    def answered(self) -> None:
+        self._asked = False
+
+
+class Commands(Statements):
+    def sent(self, data: bytes) -> int:
+        return len(COMMAND.findall(data))
+
+
+class Framing(NamedTuple):
+    """How a protocol says where a message ends."""
+
+    header: int
+    whole: Callable[[bytes], int]
+    """By its header, the size of a message with that."""
+    counts: Callable[[bytes], bool] = lambda header: True
+    preface: int = 0
+
+
+FRAMED = {
+    "zookeeper": Framing(4, lambda header: 4 + int.from_bytes(header)),
+    "mongodb": Framing(4, lambda header: int.from_bytes(header, "little")),
+    # HTTP/2: frames of data that are not empty.
+    "etcd": Framing(
+        9, lambda header: 9 + int.from_bytes(header[:3]), lambda header: header[3] == 0 < max(header[:3]), 24
+    ),
+}
+
+
+class Frames(Statements):
+    def __init__(self, framing: Framing) -> None:
+        super().__init__()
+        self._framing = framing
+        self._skip = framing.preface
+        self._header = b""
+
+    def sent(self, data: bytes) -> int:
+        header, whole, counts, _ = self._framing
+        found = 0
+        while data:
+            skipped = min(self._skip, len(data))
+            self._skip -= skipped
+            missing = header - len(self._header)
+            self._header += data[skipped : skipped + missing]
+            data = data[skipped + missing :]
+            if len(self._header) == header:
+                found += counts(self._header)
+                self._skip, self._header = whole(self._header) - header, b""
+        return found
+
+
+def counter(scheme: str) -> Statements:
+    if scheme in FRAMED:
+        return Frames(FRAMED[scheme])
+    return Commands() if scheme.startswith("redis") else Statements()
+
+
 class Relay:
     """Listens on ``port`` and passes everything on to the server's port, and back."""
 
     def __init__(self, server: int, target: str) -> None:
         self.messages = 0
-        self._redis = target.startswith("redis")
-        self._sql = target.startswith(("postgresql", "mysql", "mariadb"))
+        self._scheme = target.partition(":")[0]
         self._server = server
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -63,22 +132,21 @@ class Relay:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._server)
-        asked = [False]
-        ways = self._carry(reader, back, asked, True), self._carry(there, writer, asked, False)
+        counted = counter(self._scheme)
+
+        def sent(data: bytes) -> None:
+            self.messages += counted.sent(data)
+
+        ways = self._carry(reader, back, sent), self._carry(there, writer, lambda data: counted.answered())
         with contextlib.suppress(asyncio.CancelledError):  # by our end: the connections end with us
             await asyncio.gather(*ways, return_exceptions=True)
 
     async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bool], asks: bool
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: Callable[[bytes], None]
     ) -> None:
-        """``asked``: whether the client was the last to say something on this connection."""
         try:
             while data := await reader.read(1 << 16):
-                if asks and self._redis:
-                    self.messages += len(COMMAND.findall(data))
-                elif asks and not (self._sql and asked[0]):
-                    self.messages += 1
-                asked[0] = asks
+                seen(data)
                 writer.write(data)
                 await writer.drain()
         finally:

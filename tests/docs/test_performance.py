@@ -104,3 +104,32 @@ def test_a_step_that_was_cut_short_or_is_long_ago_is_to_be_done(
         (tmp_path / "redis.json").write_text(json.dumps(found))
         assert (command in everything.done(hours=1)) is done
     assert bench("run").command(["--store", "redis", "--into", "somewhere"]) == "python -m bench.run --store redis"
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEADERS, DATA, NO_DATA = b"\0\0\2\1\4\0\0\0\1ab", b"\0\0\3\0\1\0\0\0\1abc", b"\0\0\0\0\1\0\0\0\1"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sent", "count"),
+    [
+        ("redis", b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n" * 3, 3),
+        ("zookeeper", b"\0\0\0\4abcd\0\0\0\1x", 2),
+        ("mongodb", b"\6\0\0\0ab\4\0\0\0\5\0\0\0x", 3),
+        ("etcd", PREFACE + HEADERS + DATA + HEADERS + NO_DATA + DATA, 2),
+        ("postgresql", b"Q1 and Q2", 1),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_messages_are_counted_in_whatever_pieces_they_come(scheme: str, sent: bytes, count: int, piece: int) -> None:
+    if scheme == "redis":  # its commands are short, and sent whole
+        piece = 1000
+    counter = bench("relay").counter(scheme)
+    assert sum(counter.sent(sent[at : at + piece]) for at in range(0, len(sent), piece)) == count
+
+
+def test_statements_are_told_apart_by_their_answers() -> None:
+    counter = bench("relay").counter("mysql")
+    found = [counter.sent(b"half"), counter.sent(b"the rest")]
+    counter.answered()
+    assert [*found, counter.sent(b"another")] == [1, 0, 1]
