@@ -447,8 +447,8 @@ def wait(number):
     lease = locks.lock("hot", ttl=30).acquire()
     token = lease.token
     lease.release()
-    print(token, number, flush=True)
-threads = []
+    served.append((token, number))  # to print it here would mix up the lines of several threads
+served, threads = [], []
 for number in range(count):
     sys.stdin.readline()
     thread = threading.Thread(target=wait, args=(first + number,))
@@ -456,6 +456,8 @@ for number in range(count):
     threads.append(thread)
 for thread in threads:
     thread.join()
+for line in served:
+    print(*line)
 print("looks", *looks)
 print("renewals", locks._core.renewals + locks._core.renewal_failures, flush=True)
 locks.close()

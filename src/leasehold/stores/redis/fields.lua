@@ -12,8 +12,3 @@ local CHANNEL = 'leasehold:session:'
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-
--- Whether a waiter that came then will look by itself before long: see record.lua.
-local function looks_soon(came)
-  return came > now - NEW and came % 1 ~= 0
-end

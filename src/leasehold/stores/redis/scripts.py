@@ -75,14 +75,14 @@ class Form:
 
 
 _RECORD = ("fields", "record")
-_ENTRY = (*_RECORD, "grant", "entry")
-ACQUIRE = Script(*_RECORD, "acquire_free", "acquire_behind", "seen", "grant", "entry", "acquire")
+_ENTRY = (*_RECORD, "soon", "grant", "entry")
+ACQUIRE = Script(*_RECORD, "acquire_free", "acquire_behind", "seen", "soon", "grant", "entry", "acquire")
 ACQUIRE_ALL = Script("fields", "seen", "acquire_all")
-RELEASE = Script(*_RECORD, "grant", "release_quickly", "entry", "mark", "release")
+RELEASE = Script(*_RECORD, "release_quickly", "soon", "grant", "release_to_next", "entry", "mark", "release")
 ABANDON = Script(*_ENTRY, "mark", "abandon")
 INTERRUPT = Script(*_ENTRY, "interrupt")
 LOOK = Script(*_RECORD, "seen", "look")
-LOOK_FOR = Script("fields", "seen", "look_for")
+LOOK_FOR = Script("fields", "seen", "soon", "look_for")
 RAISE = Script(*_ENTRY, "raise")
 RENEW = Script("fields", "renew")
 VOTE = Script(*_RECORD, "grant", "vote")
