@@ -41,6 +41,8 @@ CAPPED_BY = "capped by"
 """The document of whoever caps the collection of calls, which is copied into the capped one."""
 PATIENCE = [False] * 4
 """How often to wait for whoever is to cap it, who may have died: 1.5 s in all."""
+MAKE_WAY = 0.0003
+"""After a call, for whoever was called: to ask for the next one keeps the interpreter busy for longer than that."""
 LONGEST_PAUSE = 5.0
 REFUSALS = {13, 18, 59, 72, 115, 166, 303, 323, 8000, 40324, 40573}
 """Not allowed, or unknown to this server: asking again would be of no use."""
@@ -267,6 +269,7 @@ class Listener:
                     for session, attempt, news in callees(found.get("call")):
                         if session.endswith(self._id):
                             self._ring(attempt, news)
+                    yield Pause(MAKE_WAY)
             return opened
         finally:
             self._cursor = None

@@ -252,11 +252,11 @@ AS_IT_IS = {"locale": "simple"}
 """How to compare text, whatever the collection's default is."""
 AFTER = {
     "now": "$$NOW",
-    **dict.fromkeys(
-        ("format", "token", "shape", "limit", "holders", "queue", "lapsed", "abandoned", "call", "note"), 1
-    ),
+    **dict.fromkeys(("format", "token", "shape", "limit", "holders", "lapsed", "abandoned", "call", "note"), 1),
+    **{"queue.attempt": 1, "queue.expires": 1},
 }
-"""What a command tells of the document, and the server's time."""
+"""What a command tells of the document, and the server's time. Of a long queue, no more than is needed: it is what
+takes the longest to read."""
 LOOK = {"projection": AFTER, "collation": AS_IT_IS}
 
 
