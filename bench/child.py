@@ -56,6 +56,11 @@ class Client:
         self._peer.release(self._held.pop(name))
         return before
 
+    def give(self, name: str) -> float:
+        """Seconds of a release by itself."""
+        before = self.release(name)
+        return time.monotonic() - before
+
     def pairs(self, name: str, count: int) -> list[float]:
         """Seconds of each of ``count`` acquire+release pairs that nobody else contends for."""
         acquire, release, now, peer_name = self._peer.acquire, self._peer.release, time.perf_counter, name

@@ -70,6 +70,7 @@ def main() -> None:
         os.sched_setaffinity(0, {last if chosen.one_core else first})
     store = import_module(f"bench.stores.{chosen.store}")
     RESULTS.mkdir(exist_ok=True)
+    chosen.into.mkdir(parents=True, exist_ok=True)
     load = f"{os.getloadavg()[0]:.1f}"
     if float(load) > 1:
         print(f"The load average is {load}: an idle machine gives better figures.", file=sys.stderr)

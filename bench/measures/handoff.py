@@ -1,4 +1,7 @@
-"""From one process's release to another's return from acquire, which has been waiting for some time by then."""
+"""From one process's release to another's return from acquire, which has been waiting for some time by then.
+
+And a release by itself, that nobody waits for, after as long a rest: no hand-off is faster than what it begins with.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,36 @@ def run(setting: Setting) -> list[Row]:
             ends = time.monotonic() + LONGEST
             while len(times) < FEWEST or (len(times) < count and time.monotonic() < ends):
                 times.append(_pass_on(one, other))
+            alone = [_give(one) for _ in range(FEWEST)]
         rounds.add("p50", name, percentile(times, 50) * 1e3)
+        rounds.add("alone", name, percentile(alone, 50) * 1e3)
         slow.setdefault(name, []).extend(times)
     for name, times in slow.items():
         rounds.add("p99", name, percentile(times, 99) * 1e3)  # of all rounds: one alone has too few for it
     return [
         rounds.row("p50", "hand-off between two processes, p50", "ms"),
         rounds.row("p99", "hand-off between two processes, p99", "ms"),
+        rounds.row("alone", "a release that nobody waits for, after a rest, p50", "ms"),
     ]
 
 
 def _pass_on(one: Child, other: Child) -> float:
     one.do("acquire", "handoff")
     other.send("acquire", "handoff")
-    time.sleep(random.uniform(0.02, 0.12))  # so that no poller is met at the same point each time
+    _rest()
     released: float = one.do("release", "handoff")
     acquired: float = other.answer()
     other.do("release", "handoff")
     return acquired - released
+
+
+def _give(one: Child) -> float:
+    one.do("acquire", "alone")
+    _rest()
+    took: float = one.do("give", "alone")
+    return took
+
+
+def _rest() -> None:
+    """So long that no poller is met at the same point each time."""
+    time.sleep(random.uniform(0.02, 0.12))
