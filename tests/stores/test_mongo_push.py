@@ -25,7 +25,7 @@ from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb import tasks as mongo_tasks
 from leasehold.stores.mongodb import threads as mongo_threads
 from leasehold.stores.mongodb import waiting as mongo_waiting
-from leasehold.stores.mongodb.calls import Listener, Pause, callees, ways
+from leasehold.stores.mongodb.calls import MAKE_WAY, STREAM, Listener, MakeWay, Pause, callees, ways
 from leasehold.stores.mongodb.store import MongoStore
 from servers.mongodb import MongoReplicaSet
 from servers.proxy import Proxy
@@ -769,3 +769,23 @@ async def test_who_still_waits_has_a_new_listener_when_the_last_was_cancelled(ur
             listener.cancel()
             await until(lambda: driver_of(theirs)._listener is not listener and hears(theirs))
         await (await waiting).release()
+
+
+def test_a_listener_makes_way_for_whom_it_has_called_but_not_between_calls_of_one_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or a crowd that is called at once would hear of it one after the other, and too late."""
+    now = 1000.0
+    monkeypatch.setattr(clock, "now", lambda: now)
+    listener: Any = Listener(SimpleNamespace(push="auto"))  # type: ignore[arg-type]
+    rung: list[str] = []
+    listener.on_ring = lambda attempt, news=None: rung.append(attempt)
+    steps = listener._follow(STREAM)
+    next(steps)  # opens the cursor
+    steps.send(SimpleNamespace(alive=True))
+    now += 2 * MAKE_WAY
+    assert isinstance(steps.send({"call": f"1 s{listener._id}/one/7"}), MakeWay)
+    steps.send(None)
+    for name in ("two", "three"):
+        assert not isinstance(steps.send({"call": f"1 s{listener._id}/{name}/7"}), MakeWay)
+    assert rung == ["one", "two", "three"]

@@ -82,7 +82,7 @@ class Server:
                 return [1, 7, self.clock()]
             holder = self.holder(name)
             if self.soon:
-                self.came[attempt] = self.now
+                self.came.setdefault(attempt, self.now)
             return [0, self.place(attempt, name), self.clock(), self.soon, holder[6], *holder]
         names = [self.store.name(key) for key in call.keys[::2]]
         reply, args = [], list(call.args)
@@ -97,7 +97,7 @@ class Server:
         return NOON + int(self.now * SECOND)
 
     def seen(self, attempt: str, name: str) -> int:
-        return -2 if self.now - self.came.get(attempt, 0.0) < 0.3 else self.place(attempt, name)
+        return -2 if self.now - self.came.get(attempt, 0.0) < 0.5 else self.place(attempt, name)
 
     def place(self, attempt: str, name: str) -> int:
         queue = self.queues.get(name, [])
@@ -153,12 +153,12 @@ def test_those_who_have_just_come_look_for_the_first_time_together(server: Serve
     """In a queue that moves slowly each looks once, soon after it has come (LOOK of the scripts)."""
     server.soon = 800_000
     server.queue("1a", "2a")
-    server.now += 0.4
+    server.now += 0.2
     server.queue("3b")
-    server.now += 0.4
+    server.now += 0.6
     assert [due(server.ask(one)) for one in ("1a", "2a")] == pytest.approx([FALLBACK] * 2)
-    server.now += 0.4
-    assert due(server.ask("3b")) == pytest.approx(FALLBACK - 0.4)
+    server.now += 0.2
+    assert due(server.ask("3b")) == pytest.approx(FALLBACK - 0.2)
     assert server.sent == ["look"]
 
 
@@ -166,19 +166,38 @@ def test_who_has_just_come_is_not_put_off_by_the_look_of_another(server: Server)
     """It is not told that it is next (NEW of the scripts), so what was seen before that is of no use to it."""
     server.queue("1a", "2b")
     server.soon = 800_000
-    server.now += FALLBACK - 0.29
+    server.now += FALLBACK - 0.49
     server.queue("3a")
-    server.now += 0.29
+    server.now += 0.49
     server.ask("1a")
     assert server.sent == ["look"]
-    server.now += 0.5
-    server.queue("4b")
-    server.now += 0.01
+    server.now += 0.31
     assert due(server.ask("3a")) == pytest.approx(FALLBACK)
-    assert server.sent == ["look"]
-    server.now += 0.8
-    assert due(server.ask("4b")) == pytest.approx(FALLBACK)
     assert server.sent == ["look", "look"]
+
+
+def test_who_has_just_come_and_is_due_asks_for_itself_after_one_look(server: Server) -> None:
+    """Whoever it is that looks: the holder that they know of may have expired."""
+    server.soon = 800_000
+    server.expires = dict.fromkeys("ab", server.now + 0.2)
+    server.queue("1a", "2b")
+    server.now += 0.2
+    server.ask("1a")
+    server.ask("2b")
+    assert server.sent == ["look", "ask", "ask"]
+
+
+def test_who_has_just_come_does_not_rely_on_the_look_of_another(server: Server) -> None:
+    """It may be next behind one that has died, and nobody has told it who holds the name."""
+    server.queue("1a", "2b")
+    server.soon = 800_000
+    server.queue("3c")
+    server.now += 0.8
+    look = server.store.waiters.begin_look()
+    assert look is not None
+    server.ask("3c")
+    assert server.sent == ["ask"]
+    look.release()
 
 
 def test_whoever_comes_later_is_due_with_the_others(server: Server) -> None:
@@ -1203,8 +1222,15 @@ def test_when_the_queue_is_to_move_up_a_look_says_so(redis_server: Any, client: 
 
         (reply,) = client.eval(LOOK_FOR.text, 2, *keys, 3, "2a", "3a", "9a")  # type: ignore[misc]
         assert reply[2] == [-2, -2, -1]  # who has just come is not told that it is next, and looks by itself
+        came = client.zscore(keys[1], "2a")
+        assert came is not None
+        for ago, new in ((0.45, True), (0.6, False), (-0.45, True), (-0.6, False)):  # ahead: the clock was set back
+            client.zadd(keys[1], {"2a": came - ago * SECOND})
+            (reply,) = client.eval(LOOK_FOR.text, 2, *keys, 1, "2a")  # type: ignore[misc]
+            assert (reply[2] == [-2]) is new, ago
+        client.zadd(keys[1], {"2a": came})
         for attempt in ("2a", "3a"):
-            client.zincrby(keys[1], -400_000, attempt)
+            client.zincrby(keys[1], -5 * SECOND, attempt)
         assert moves() == 0  # there is room, but not for who is next
         client.eval(HOLDER_TTL, 1, keys[0], "-1")
         assert moves() == 1
@@ -1305,3 +1331,52 @@ async def test_the_listener_comes_back_when_every_task_was_cancelled(redis_serve
         await until(lambda: driver._up)
         await theirs.release()
         await (await waiter).release()
+
+
+def test_a_new_head_replaces_a_dead_one_though_another_has_looked_for_it(
+    redis_server: Any, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not told that it is next, since it will look by itself: no look of another may put that off."""
+    never(monkeypatch)
+    with leasehold.connect(redis_server.url) as ours, listening(redis_server.url) as theirs:
+        others = ours.lock("b", ttl=600).acquire()
+        waiting = Waiting(theirs, "bb")
+        eventually(lambda: all_known(theirs, 2))
+        store: Any = theirs._core.store
+        another = next(iter(store.waiters))
+
+        def replaced() -> float:
+            lease = ours.lock("a", ttl=600).acquire()
+            dead = ask_of("dead" + os.urandom(8).hex(), "a")
+            ours._core.driver.run(ours._core.store.acquire(dead), 5.0)
+            waiter = Waiting(theirs, "a")
+            eventually(lambda: client.zcard("leasehold:{:a}:queue") == 2)
+            run_look(theirs, another)
+            lease.release()
+            began = time.monotonic()
+            eventually(lambda: waiter.served)
+            return time.monotonic() - began
+
+        in_time(replaced, 1.2)
+        others.release()
+        waiting.end()
+
+
+def test_who_gives_up_soon_after_it_has_come_is_told_who_holds_the_name(redis_server: Any, client: redis.Redis) -> None:
+    """Though it is then that all who have just come look."""
+    told: list[str | None] = []
+
+    def wait(timeout: float) -> None:
+        try:
+            theirs.lock("a").acquire(timeout=timeout)
+        except leasehold.AcquireTimeout as error:
+            told.append(error.holder and error.holder.owner)
+
+    with leasehold.connect(redis_server.url) as ours, listening(redis_server.url) as theirs:
+        with ours.lock("a", ttl=600):
+            threads = [threading.Thread(target=wait, args=(0.78 + number / 1000,)) for number in range(40)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+        assert told == [ours.owner] * 40

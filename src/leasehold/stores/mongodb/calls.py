@@ -42,7 +42,7 @@ CAPPED_BY = "capped by"
 PATIENCE = [False] * 4
 """How often to wait for whoever is to cap it, who may have died: 1.5 s in all."""
 MAKE_WAY = 0.0003
-"""After a call, for whoever was called: to ask for the next one keeps the interpreter busy for longer than that."""
+"""How long a thread that has called another leaves the interpreter to it: to ask for the next call takes longer."""
 LONGEST_PAUSE = 5.0
 REFUSALS = {13, 18, 59, 72, 115, 166, 303, 323, 8000, 40324, 40573}
 """Not allowed, or unknown to this server: asking again would be of no use."""
@@ -52,6 +52,10 @@ class Pause(NamedTuple):
     """Wait so many seconds, unless it is stopped before."""
 
     seconds: float
+
+
+class MakeWay(NamedTuple):
+    """Let whoever was called go first."""
 
 
 def callees(call: object) -> Iterator[tuple[str, str, Grant | Busy | None]]:
@@ -263,13 +267,15 @@ class Listener:
                     opened = self._up = True  # last: whoever sees that it is up may ask by which way
                     if self._broke:
                         self._wake_all()  # what was called meanwhile, or undone by an election, is not heard
+                asked = clock.now()
                 with pymongo.timeout(mongo_link.AWAIT + mongo_link.SILENCE):
                     found = yield lambda access: cursor.try_next()
                 if found is not None:
                     for session, attempt, news in callees(found.get("call")):
                         if session.endswith(self._id):
                             self._ring(attempt, news)
-                    yield Pause(MAKE_WAY)
+                    if clock.now() - asked > MAKE_WAY:  # else there are more, which have come in the same answer
+                        yield MakeWay()
             return opened
         finally:
             self._cursor = None

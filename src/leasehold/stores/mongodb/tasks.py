@@ -17,7 +17,7 @@ from ...errors import StoreNotReady, StoreUnavailable
 from ...log import DEBUG, log
 from ...protocol import Ask, Busy, Steps, T, await_steps
 from ..waiting import Wake
-from .calls import Listener, Pause
+from .calls import Listener, MakeWay, Pause
 from .lanes import Lane
 from .link import CLOSING, Access, Link, is_race, translate
 from .requests import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
@@ -211,7 +211,12 @@ class MongoTasks(Listener):
         raise TypeError(request)
 
     async def _act(self, request: Any) -> Any:
-        return await (asyncio.sleep(request.seconds) if isinstance(request, Pause) else request(self._open()))
+        match request:
+            case Pause(seconds):
+                return await asyncio.sleep(seconds)
+            case MakeWay():
+                return await asyncio.sleep(0)
+        return await request(self._open())
 
     # Calls.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextvars import Context
 from typing import Any
 
@@ -13,7 +14,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from ... import clock
 from ...protocol import Busy, Steps, T, run_steps
 from ..waiting import Wake
-from .calls import Listener, Pause
+from .calls import MAKE_WAY, Listener, MakeWay, Pause
 from .link import CLOSING, is_race, translate
 from .requests import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
 
@@ -82,7 +83,12 @@ class MongoThreads(Listener):
         raise TypeError(request)
 
     def _act(self, request: Any) -> Any:
-        return self._stop.wait(request.seconds) if isinstance(request, Pause) else request(self._open())
+        match request:
+            case Pause(seconds):
+                return self._stop.wait(seconds)
+            case MakeWay():
+                return time.sleep(MAKE_WAY)
+        return request(self._open())
 
     # Calls.
 

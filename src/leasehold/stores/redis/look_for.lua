@@ -5,13 +5,14 @@
 -- ARGV  for each name: how many wait for it, then their attempts
 -- gives for each name {now, 1 if its queue is to move up, else 0, {the place of each; -1: it must ask for itself; -2: it
 --       is new and has its own time, for it may become the next without being told}, then the holder that expires first}
+local SLACK = 200000  -- a clock that is set back by less makes nobody new who was told here that it is not
 local refreshed = false
 
 local function place_of(attempt, key, queue)
   local place = redis.call('ZRANK', queue, attempt)
   local packed = place and redis.call('HGET', key, 'w' .. attempt)
   if not packed then return -1 end
-  if looks_soon(tonumber(redis.call('ZRANGE', queue, place, place, 'WITHSCORES')[2])) then return -2 end
+  if looks_soon(tonumber(redis.call('ZRANGE', queue, place, place, 'WITHSCORES')[2]), SLACK) then return -2 end
   local waiter = cmsgpack.unpack(packed)
   if waiter[EXPIRES] - now < WAITER_TTL * 4 / 5 then
     waiter[EXPIRES] = now + WAITER_TTL

@@ -240,7 +240,7 @@ class RedisStore:
             for (name, some), (now, moves, places, *fields) in zip(by_name.items(), reply, strict=True):
                 holder = read_holding(name, fields) if fields else None
                 for waiter, place in zip(some, places, strict=True):
-                    if place == _NEW:
+                    if place == _NEW and waiter.until() > clock.now():
                         continue  # what is seen now is of no use to it: it has its own time
                     if place < 0 or (moves and place == 0):
                         waiter.rung = True
