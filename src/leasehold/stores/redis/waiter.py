@@ -43,8 +43,8 @@ class Waiter:
         return self._stands(now)._replace(expires_in=self._expires() - now, look=self._looks() - now)
 
     def rely(self, began: float) -> Busy | None:
-        """The same until the look that began then is over; None when that has taken too long already. And to one that has
-        just come: it was not told who holds the name, and may be the next without knowing it."""
+        """The same until the look that began then is over; None when that has taken too long already. And to one that
+        has just come: it was not told who holds the name, and may be the next without knowing it."""
         if self._known[0].look is not None:
             return None
         now = clock.now()
