@@ -1,5 +1,5 @@
 """A TCP relay that counts what clients send to the server: Redis' commands, the requests of ZooKeeper and MongoDB, the
-messages of etcd's calls (not HTTP/2's own), and SQL statements: what is sent on a connection when the last one is
+messages of etcd's calls (not HTTP/2's frames), and SQL statements: what is sent on a connection when the last one is
 answered, in however many pieces."""
 
 from __future__ import annotations
@@ -49,43 +49,68 @@ class Framing(NamedTuple):
     header: int
     whole: Callable[[bytes], int]
     """By its header, the size of a message with that."""
-    counts: Callable[[bytes], bool] = lambda header: True
-    preface: int = 0
 
 
 FRAMED = {
     "zookeeper": Framing(4, lambda header: 4 + int.from_bytes(header)),
     "mongodb": Framing(4, lambda header: int.from_bytes(header, "little")),
-    # HTTP/2: frames of data that are not empty.
-    "etcd": Framing(
-        9, lambda header: 9 + int.from_bytes(header[:3]), lambda header: header[3] == 0 < max(header[:3]), 24
-    ),
 }
+HTTP2 = Framing(9, lambda header: 9 + int.from_bytes(header[:3]))
+PREFACE = 24
+GRPC = Framing(5, lambda header: 5 + int.from_bytes(header[1:]))
 
 
 class Frames(Statements):
-    def __init__(self, framing: Framing) -> None:
+    def __init__(self, framing: Framing, skip: int = 0) -> None:
         super().__init__()
         self._framing = framing
-        self._skip = framing.preface
+        self._left = skip
         self._header = b""
 
     def sent(self, data: bytes) -> int:
-        header, whole, counts, _ = self._framing
+        size, whole = self._framing
         found = 0
         while data:
-            skipped = min(self._skip, len(data))
-            self._skip -= skipped
-            missing = header - len(self._header)
-            self._header += data[skipped : skipped + missing]
-            data = data[skipped + missing :]
-            if len(self._header) == header:
-                found += counts(self._header)
-                self._skip, self._header = whole(self._header) - header, b""
+            body, data = data[: self._left], data[self._left :]
+            self._left -= len(body)
+            found += self.inside(body)
+            missing = size - len(self._header)
+            self._header += data[:missing]
+            data = data[missing:]
+            if len(self._header) == size:
+                found += self.begins(self._header)
+                self._left, self._header = whole(self._header) - size, b""
         return found
+
+    def begins(self, header: bytes) -> int:
+        return 1
+
+    def inside(self, body: bytes) -> int:
+        return 0
+
+
+class Calls(Frames):
+    """gRPC: of HTTP/2's frames those of data, in which the messages of each stream come one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(HTTP2, PREFACE)
+        self._streams: dict[bytes, Frames] = {}
+        self._stream: Frames | None = None
+
+    def begins(self, header: bytes) -> int:
+        kind, ends, number = header[3], header[4] & 1, header[5:]
+        self._stream = self._streams.setdefault(number, Frames(GRPC)) if kind == 0 else None
+        if ends:
+            self._streams.pop(number, None)
+        return 0
+
+    def inside(self, body: bytes) -> int:
+        return self._stream.sent(body) if self._stream else 0
 
 
 def counter(scheme: str) -> Statements:
+    if scheme == "etcd":
+        return Calls()
     if scheme in FRAMED:
         return Frames(FRAMED[scheme])
     return Commands() if scheme.startswith("redis") else Statements()

@@ -107,7 +107,27 @@ def test_a_step_that_was_cut_short_or_is_long_ago_is_to_be_done(
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADERS, DATA, NO_DATA = b"\0\0\2\1\4\0\0\0\1ab", b"\0\0\3\0\1\0\0\0\1abc", b"\0\0\0\0\1\0\0\0\1"
+HEADERS, UNARY, WATCH = b"\0\0\2\1\4\0\0\0\1ab", 1, 3
+TWO, EMPTY = b"\0\0\0\0\3abc\0\0\0\1\4" + b"\0" * 260, b"\0\0\0\0\0"
+"""Messages of gRPC: a short and a longer one, and one without anything in it."""
+
+
+def data(stream: int, *pieces: bytes, last: bool = False) -> list[bytes]:
+    """Frames of HTTP/2 with these pieces of what is sent on a stream."""
+    ends = [last and piece is pieces[-1] for piece in pieces]
+    return [
+        len(piece).to_bytes(3) + bytes((0, end)) + stream.to_bytes(4) + piece
+        for piece, end in zip(pieces, ends, strict=True)
+    ]
+
+
+def interleaved() -> bytes:
+    """Two messages of a watch's stream in five frames, with calls in between. HTTP/2 uses the number of a stream once;
+    that the calls have the same shows that nothing is kept of one that was cut off."""
+    first, second, third, fourth, fifth = data(WATCH, TWO[:3], TWO[3:7], TWO[7:10], TWO[10:100], TWO[100:])
+    [call] = data(UNARY, TWO, last=True)
+    [cut] = data(UNARY, TWO[:20], last=True)
+    return first + call + second + HEADERS + third + cut + fourth + call + fifth
 
 
 @pytest.mark.parametrize(
@@ -116,7 +136,9 @@ HEADERS, DATA, NO_DATA = b"\0\0\2\1\4\0\0\0\1ab", b"\0\0\3\0\1\0\0\0\1abc", b"\0
         ("redis", b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n" * 3, 3),
         ("zookeeper", b"\0\0\0\4abcd\0\0\0\1x", 2),
         ("mongodb", b"\6\0\0\0ab\4\0\0\0\5\0\0\0x", 3),
-        ("etcd", PREFACE + HEADERS + DATA + HEADERS + NO_DATA + DATA, 2),
+        ("etcd", PREFACE + HEADERS + b"".join(data(UNARY, EMPTY, b"", EMPTY)) + HEADERS, 2),
+        ("etcd", PREFACE + HEADERS + b"".join(data(WATCH, TWO + EMPTY + TWO)), 5),
+        ("etcd", PREFACE + interleaved(), 8),
         ("postgresql", b"Q1 and Q2", 1),
     ],
 )

@@ -27,6 +27,12 @@ def delete(server: Etcd, key: str) -> None:
     ask(server.port, "kv/deleterange", {"key": b64(key)})
 
 
+def deletion(watch: int, keys: dict[bytes, int]) -> bytes:
+    """What etcd says on a stream of watches when keys are deleted, each at its revision."""
+    events = (wire.number(1, 1) + wire.text(2, wire.text(1, key) + wire.number(3, at)) for key, at in keys.items())
+    return wire.number(2, watch) + b"".join(wire.text(11, event) for event in events)
+
+
 class Waiter:
     """An acquire in a thread of its own."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from etcd_tools import LIMIT, LONG, A, B, Waiter, delete, finish, keys, without_listener
+from etcd_tools import LIMIT, LONG, A, B, Waiter, delete, deletion, finish, keys, without_listener
 
 import leasehold
 from leasehold import LeaseLost, StoreNotReady, StoreUnavailable, aio, clock, policy
@@ -693,25 +693,15 @@ def test_who_passes_over_a_dead_waiter_is_not_taken_for_it(server: Etcd, namespa
         assert isinstance(asked[0], Busy)
 
 
-def test_a_watch_that_is_kept_tells_of_the_place_that_its_waiter_has_now(server: Etcd, namespace: str) -> None:
-    with leasehold.connect(server.url, namespace=namespace) as locks:
-        watches = Watches(locks._core.store)  # type: ignore[arg-type]
-        far = Watch(asking.IDLE, "x", b"a", b"b", 1, later=1)
-        watches.begin()
-        assert len(watches.add(A, [far])) == 1
-        assert watches.add(A, [far._replace(revision=2, later=0)]) == [], "the server is told nothing"
-        assert [watch.later for _, watch in watches._by_number.values()] == [0]
-
-
 class Traffic:
-    """Counts what one ``Locks`` of asyncio asks etcd, by method, and what it is told."""
+    """Counts what one ``Locks`` of asyncio asks etcd, by method, what it says about watches, and what it is told."""
 
     def __init__(self, locks: aio.Locks) -> None:
         self.calls: Counter[bytes] = Counter()
-        self.events = 0
+        self.said = self.events = 0
         self.failures: list[BaseException] = []
         driver = locks._core.driver
-        send, told = driver._link.send, driver._watches.told  # type: ignore[attr-defined]
+        send, told, unsaid = driver._link.send, driver._watches.told, driver._watches.unsaid  # type: ignore[attr-defined]
 
         async def counted(call: wire.Call, limit: float) -> list[bytes]:
             self.calls[call.method] += 1
@@ -722,10 +712,18 @@ class Traffic:
                 raise
 
         def heard(message: bytes) -> Iterator[Any]:
-            self.events += len(wire.read_watch(message).deletes)
+            news = wire.read_watch(message)
+            if news.watch in driver._watches._by_number:  # type: ignore[attr-defined]  # else etcd has yet to end it
+                self.events += len(news.deletes)
             return told(message)
 
-        driver._link.send, driver._watches.told = counted, heard  # type: ignore[attr-defined]
+        def saying() -> list[bytes]:
+            messages: list[bytes] = unsaid()
+            self.said += len(messages)
+            return messages
+
+        driver._link.send = counted  # type: ignore[attr-defined]
+        driver._watches.told, driver._watches.unsaid = heard, saying  # type: ignore[attr-defined]
 
 
 def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -767,32 +765,35 @@ async def test_a_hand_over_costs_the_same_however_many_wait(
 
         def next_is_there() -> bool:
             """Whether the first in line has looked, so that it hears when the name is given back."""
-            held = core.store.holders_of("x")[0]  # type: ignore[attr-defined]
-            return any(watch.kind == asking.TAKING and watch.key == held for _, watch in watches._by_number.values())
+            served = watches._by_range.get(core.store.holders_of("x"))  # type: ignore[attr-defined]
+            return served is not None and any(watch.kind == asking.TAKING for watch in served.hearers.values())
 
         crowding = []
         for number in range(crowd):
             crowding.append(asyncio.ensure_future(one(number)))
             await until(lambda: len(watches._by_attempt) > number)  # noqa: B023  # it waits, and listens
+        assert traffic.said == crowd, "one watch for each: of who is ahead, but for the first; they share the holders'"
         traffic.calls.clear()
-        traffic.events = 0
+        traffic.said = traffic.events = 0
         await lease.release()
         for count in range(1, rounds + 1):
             await until(lambda: len(served) == count and next_is_there())  # noqa: B023
             if count < rounds:
                 over.release()
-        calls, events, failures = dict(traffic.calls), traffic.events, list(traffic.failures)
+        calls, failures = dict(traffic.calls), list(traffic.failures)
+        said, events = traffic.said, traffic.events
         for task in crowding:
             task.cancel()
         ended = await asyncio.gather(*crowding, return_exceptions=True)
     assert not [each for each in ended if isinstance(each, Exception)]
     assert served == list(range(rounds)), f"in the order of arrival; calls that failed: {failures}"
-    # Giving back, taking, and the next one's look with what it says about the holder.
+    # Giving back, taking, and the next one's look; with what it says about the holder.
+    assert calls[wire.TXN] <= 3 * rounds, f"{calls} for {rounds} hand-overs"
     assert sum(calls.values()) <= 4 * rounds, f"{calls} for {rounds} hand-overs"
-    # That it is given back, to the first three in line; that the first is gone, to the second, and to the fourth, which
-    # is the third from now on. And whoever takes it hears that its own place is gone, if etcd has yet to end its watch
-    # of who was before it.
-    assert events <= 6 * rounds, f"{events} events for {rounds} hand-overs"
+    # The first in line no longer watches who is ahead. Who nears the head shares a watch that is there.
+    assert said <= rounds, f"{said} messages about watches for {rounds} hand-overs"
+    # That it is given back, once for the first three in line; that the first is gone, to each of the next three.
+    assert events <= 4 * rounds, f"{events} events for {rounds} hand-overs"
 
 
 def test_who_is_to_ask_is_not_told_before_it_does_that_it_need_not(server: Etcd, namespace: str) -> None:
@@ -807,9 +808,8 @@ def test_who_is_to_ask_is_not_told_before_it_does_that_it_need_not(server: Etcd,
             bell = core.asking[A] = core.new_bell()
             watches.add(A, (ahead, idle))
             for watch in order:
-                number = next(number for number, found in watches._by_number.items() if found == (A, watch))
-                deleted = wire.number(1, 1) + wire.text(2, wire.text(1, watch.key))
-                for ring in watches.told(wire.number(2, number) + wire.text(11, deleted)):
+                number = watches._by_range[watch.key, watch.end].number
+                for ring in watches.told(deletion(number, {watch.key: 1})):
                     core.rung(*ring)
             if len(order) == 1:
                 assert isinstance(bell.news, Busy)
@@ -1018,7 +1018,7 @@ def test_a_server_that_nothing_is_written_to_answers_a_listener(server: Etcd, na
             while not watches.listening:
                 watches.heard(told(1), asked=True)
             revision = int(ask(server.port, "kv/range", {"key": b64("a")})["header"]["revision"])
-            ear.send(watches.add(A, [Watch(asking.TAKING, "name", b"a", b"b", revision + 1)]))
+            ear.send(watches.add(A, [Watch(asking.TAKING, "name", b"a", b"b", revision + 1)])[1])
             told(1)  # it has taken that on
             for _ in range(2):
                 _, messages = watches.heard(None, asked=False)

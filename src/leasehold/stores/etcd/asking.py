@@ -22,8 +22,9 @@ class Watch(NamedTuple):
     """Deletions that a waiter is to hear of: ``[key, end)``, from ``revision`` on.
 
     IDLE: of a holder, by those right behind the first in the queue, which is called too; only if it does nothing is it
-    the turn of one of them, ``later`` places later. NEARING: of the one three ahead: from now on we are one of them,
-    and are to hear of what ``then`` says. For neither the store has to be asked."""
+    the turn of one of them, ``later`` places later. NEARING: of the one three ahead, at ``key``: from now on we are one
+    of them, and are to hear of what ``then`` says. For neither the store has to be asked. The first of ``then`` is the
+    end of the same range, the one right ahead and our own place: that is told by this watch, before and after."""
 
     kind: str
     name: str
@@ -31,7 +32,7 @@ class Watch(NamedTuple):
     end: bytes
     revision: int
     later: int = 0
-    then: Watch | None = None
+    then: tuple[Watch, ...] = ()
 
 
 def deletion(holder: Permit) -> wire.Call:
@@ -307,7 +308,7 @@ class Asking(Reading):
         if view.ahead < NEAR:
             return (last, idle)
         entrance = view.before[-1]  # whoever has this many ahead is not one of the first
-        return (last, Watch(NEARING, ask.name, entrance, entrance + b"\0", since, then=idle))
+        return (Watch(NEARING, ask.name, entrance, last.end, since, then=(last, idle)),)
 
     def _withdraw(self, name: str, attempt: str) -> Steps[bool]:
         """Delete what there is of an attempt."""
@@ -327,7 +328,7 @@ class Asking(Reading):
 
     def heard(self, watch: Watch) -> Busy | None:
         """A key of a watch was deleted. What its waiter is told: to ask, or (a Busy) to give the first waiter time."""
-        if watch.kind == TAKING:
+        if watch.kind != IDLE:
             return None
         known = self._idle.get(watch.name)
         if known is None or not known[0]:  # what it has been since a look is kept

@@ -13,7 +13,7 @@ from ...protocol import Busy, Steps, T, await_steps
 from .errors import DRIVER_ERRORS, Refused, translate
 from .store import EtcdStore
 from .threads import CONNECT_LIMIT, FAREWELL, HEARTBEAT, PAUSES, EtcdThreads, next_pause
-from .watches import Watches
+from .watches import Ring, Watches
 from .wire import Call
 
 
@@ -90,8 +90,12 @@ class EtcdTasks:
             self._listener = asyncio.ensure_future(self._listen())  # again, if somebody has cancelled every task
         if self._ear is None or self._listener is None or self._listener.cancelling():
             return False
+        if busy is None:
+            return True
+        rings, messages = self._watches.add(attempt, busy.watch)
+        self._ring(rings)
         try:
-            if busy is not None and (messages := self._watches.add(attempt, busy.watch)):
+            if messages:
                 self._ear.send(messages)
         except DRIVER_ERRORS:
             return False  # the listener will notice
@@ -142,9 +146,12 @@ class EtcdTasks:
             rings, messages = self._watches.heard(told, asked)
             if messages:
                 ear.send(messages)
-            for ring in rings:
-                self.on_ring(*ring)
+            self._ring(rings)
             asked = told is None
+
+    def _ring(self, rings: list[Ring]) -> None:
+        for ring in rings:
+            self.on_ring(*ring)
 
     def _ring_all(self) -> None:
         """Whoever waits is to ask again, and what is held is to be looked at."""

@@ -13,7 +13,7 @@ from ...protocol import Busy, Steps, T, run_steps
 from ..listening import start_thread
 from .errors import DRIVER_ERRORS, Refused, translate
 from .store import EtcdStore
-from .watches import Watches
+from .watches import Ring, Watches
 from .wire import Call
 
 HEARTBEAT = 2.5
@@ -97,7 +97,10 @@ class EtcdThreads:
             ear = self._ear
             if ear is None:
                 return False
-            messages = self._watches.add(attempt, busy.watch) if busy is not None else []
+            if busy is None:
+                return True
+            rings, messages = self._watches.add(attempt, busy.watch)
+            self._ring(rings)
             try:
                 if messages:
                     ear.send(messages)
@@ -158,9 +161,13 @@ class EtcdThreads:
                 rings, messages = self._watches.heard(told, asked)
                 if messages:
                     ear.send(messages)
-            for ring in rings:
-                self.on_ring(*ring)
+                self._ring(rings)
             asked = told is None
+
+    def _ring(self, rings: list[Ring]) -> None:
+        """With the mutex held: whoever is called twice hears what was found last as the last."""
+        for ring in rings:
+            self.on_ring(*ring)
 
     def _ring_all(self) -> None:
         """Whoever waits is to ask again, and what is held is to be looked at."""

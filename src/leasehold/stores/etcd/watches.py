@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from ...errors import StoreUnavailable
 from ...protocol import Busy
@@ -17,9 +18,20 @@ _REFUSED = 9
 """gRPC's failed precondition."""
 
 
-def _same(watch: Watch) -> Watch:
-    """Equal for those that tell of the same, from whenever on."""
-    return watch._replace(revision=0, later=0, then=None)
+Ring: TypeAlias = tuple[str, Busy | None]
+"""Whom to call, and with what news; without any it is to ask."""
+
+
+class Served:
+    """A watch that the server has, and who hears of it: the first waiters of a queue share that of the holders."""
+
+    def __init__(self, number: int, watch: Watch) -> None:
+        self.number = number
+        self.key, self.end = watch.key, watch.end
+        self.told = watch.revision - 1
+        """The last revision that it may have told of; what is older than itself it never will."""
+        self.hearers: dict[str, Watch] = {}
+        """By attempt. What one of them wants may begin later, and at a later key."""
 
 
 class Watches:
@@ -30,53 +42,85 @@ class Watches:
     def begin(self) -> bytes:
         """There is a new stream, with no watch yet. What to send first: a watch for words to us."""
         self._next = _WORDS + 1
-        self._by_number: dict[int, tuple[str, Watch]] = {}
-        self._by_attempt: dict[str, list[int]] = {}
-        self._called: set[str] = set()
-        """Attempts that were told to ask, and have not said since what they found."""
+        self._by_number: dict[int, Served] = {}
+        self._by_range: dict[tuple[bytes, bytes], Served] = {}
+        self._by_attempt: dict[str, list[Served]] = {}
+        self._called: dict[str, int] = {}
+        """Attempts that were told to ask, and by what revision; they have not seen that one yet."""
         self._unsaid: list[bytes] = []
-        self._followed: dict[str, int] = {}
+        self._followed: dict[str, Served] = {}
         self._missed: set[str] = set()
         self.listening = False
         """Whether the server has taken on the watch for words."""
         return wire.watch_create(_WORDS, *self._store.words(), 0, puts=True, deletes=True)
 
-    def add(self, attempt: str, wanted: Sequence[Watch]) -> list[bytes]:
-        """What to send so that the attempt is called about these, and nothing else."""
-        self._called.discard(attempt)
-        have = {_same(self._by_number[number][1]): number for number in self._by_attempt.get(attempt, ())}
-        keep = [have[_same(each)] for each in wanted if _same(each) in have]  # whatever has happened since was told
-        for number in set(have.values()) - set(keep):
-            self._cancel(number)
-        for watch in wanted:
-            if _same(watch) in have:
-                self._by_number[have[_same(watch)]] = (attempt, watch)  # its place may be another by now
-            else:
-                keep.append(self._create(attempt, watch))
-        self._by_attempt[attempt] = keep
-        return self.unsaid()
+    def add(self, attempt: str, wanted: Sequence[Watch]) -> tuple[list[Ring], list[bytes]]:
+        """What to send so that the attempt is called about these, and nothing else.
+
+        And its call, if there is reason for one already: what another's watch has told since this one has looked."""
+        if all(watch.revision > self._called.get(attempt, 0) for watch in wanted):
+            self._called.pop(attempt, None)
+        return self._want(attempt, wanted), self.unsaid()
 
     def drop(self, attempt: str) -> None:
-        self._called.discard(attempt)
-        for number in self._by_attempt.pop(attempt, ()):
-            self._cancel(number)
+        self._called.pop(attempt, None)
+        for served in self._by_attempt.pop(attempt, ()):
+            self._leave(attempt, served)
+
+    def _want(self, attempt: str, wanted: Sequence[Watch]) -> list[Ring]:
+        had = self._by_attempt.get(attempt, [])
+        have = self._by_attempt[attempt] = [self._serving(watch, had) for watch in wanted]
+        for served in had:
+            if served not in have:
+                self._leave(attempt, served)
+        rings = []
+        for served, watch in zip(have, wanted, strict=True):
+            served.hearers[attempt] = watch
+            if served.told >= watch.revision:  # to others, or to this one when it wanted to hear of something else
+                rings.append(self._call(attempt, watch, served.told))
+        return rings
+
+    def _serving(self, watch: Watch, had: list[Served]) -> Served:
+        for served in had:
+            if served.end == watch.end and served.key <= watch.key:
+                return served
+        return self._by_range.get((watch.key, watch.end)) or self._create(watch)
+
+    def _call(self, attempt: str, watch: Watch, revision: int) -> Ring:
+        """What a deletion of that revision, one that it wanted to hear of, is to an attempt."""
+        news = None if attempt in self._called else self._store.heard(watch)
+        return self._to_ask(attempt, revision) if news is None else (attempt, news)
+
+    def _to_ask(self, attempt: str, revision: int) -> Ring:
+        if attempt in self._by_attempt:  # else it does not wait
+            self._called[attempt] = max(revision, self._called.get(attempt, 0))
+        return attempt, None
 
     def unsaid(self) -> list[bytes]:
         """What is wanted, or no longer, and has yet to be said."""
         unsaid, self._unsaid = self._unsaid, []
         return unsaid
 
-    def _create(self, attempt: str, watch: Watch) -> int:
-        number, self._next = self._next, self._next + 1
-        self._by_number[number] = (attempt, watch)
-        self._unsaid.append(wire.watch_create(number, watch.key, watch.end, watch.revision, puts=False, deletes=True))
-        return number
+    def _create(self, watch: Watch) -> Served:
+        served = Served(self._next, watch)
+        self._next += 1
+        self._by_number[served.number] = self._by_range[watch.key, watch.end] = served
+        create = wire.watch_create(served.number, watch.key, watch.end, watch.revision, puts=False, deletes=True)
+        self._unsaid.append(create)
+        return served
 
-    def _cancel(self, number: int) -> None:
-        if self._by_number.pop(number, None) is not None:
-            self._unsaid.append(wire.watch_cancel(number))
+    def _leave(self, attempt: str, served: Served) -> None:
+        """The last who leaves cancels it."""
+        del served.hearers[attempt]
+        if not served.hearers:
+            self._end(served)
+            self._unsaid.append(wire.watch_cancel(served.number))
 
-    def heard(self, told: list[bytes] | None, asked: bool) -> tuple[list[tuple[str, Busy | None]], list[bytes]]:
+    def _end(self, served: Served) -> None:
+        del self._by_number[served.number]
+        del self._by_range[served.key, served.end]
+
+    def heard(self, told: list[bytes] | None, asked: bool) -> tuple[list[Ring], list[bytes]]:
         """Whom to call, and what to send; ``told`` is None when nothing was heard for a while.
 
         Then the server is asked for a sign of life. Raises StoreUnavailable when it was ``asked`` already."""
@@ -101,14 +145,15 @@ class Watches:
         What shares a lease is looked at by each renewal; these are often not renewed at all."""
         held = self._store.held_alone()
         for attempt in [attempt for attempt in self._followed if attempt not in held]:
-            self._cancel(self._followed.pop(attempt))
+            self._leave(attempt, self._followed.pop(attempt))
             self._missed.discard(attempt)
         for attempt, watch in held.items():
             if attempt not in self._followed:
-                revision = 0 if attempt in self._missed else watch.revision
-                self._followed[attempt] = self._create(attempt, watch._replace(revision=revision))
+                wanted = watch._replace(revision=0) if attempt in self._missed else watch
+                self._followed[attempt] = self._create(wanted)
+                self._followed[attempt].hearers[attempt] = wanted
 
-    def told(self, message: bytes) -> Iterator[tuple[str, Busy | None]]:
+    def told(self, message: bytes) -> Iterator[Ring]:
         """Whom to call, with what news. Raises Refused when the server takes on no watches any more.
 
         It does not say which one it refuses: that of a user who has logged in anew since, or whose role was changed."""
@@ -123,25 +168,33 @@ class Watches:
             if any(key.endswith(ALIVE) for key in told.deletes):
                 yield "", None  # a lease is gone, and all that was on it
             return
-        found = self._by_number.get(told.watch)
-        if found is None:
+        served = self._by_number.get(told.watch)
+        if served is None:
             return
-        attempt, watch = found
-        if told.canceled:  # the revision is compacted: it has to look
-            del self._by_number[told.watch]
-            if self._followed.get(attempt) == told.watch:
+        if told.canceled:  # the revision is compacted: all of them have to look
+            yield from self._lost(served)
+        elif told.deletes:
+            served.told = max(told.deletes.values())
+            for attempt, watch in list(served.hearers.items()):
+                yield from self._hears(attempt, watch, told.deletes, served.told)
+
+    def _lost(self, served: Served) -> Iterator[Ring]:
+        self._end(served)
+        for attempt, watch in served.hearers.items():
+            if self._followed.get(attempt) is served:
                 del self._followed[attempt]
                 self._missed.add(attempt)
             else:
-                self._by_attempt[attempt] = [each for each in self._by_attempt.get(attempt, ()) if each != told.watch]
-            yield attempt, None
-        elif told.deletes and watch.then is not None:
-            self._cancel(told.watch)
-            kept = [number for number in self._by_attempt.get(attempt, ()) if number != told.watch]
-            nearer = self._create(attempt, watch.then._replace(revision=told.revision + 1))
-            self._by_attempt[attempt] = [*kept, nearer]
-        elif told.deletes:
-            news = None if attempt in self._called else self._store.heard(watch)
-            if news is None and attempt in self._by_attempt:
-                self._called.add(attempt)
-            yield attempt, news
+                self._by_attempt[attempt].remove(served)
+            yield self._to_ask(attempt, watch.revision)
+
+    def _hears(self, attempt: str, watch: Watch, deletes: Mapping[bytes, int], told: int) -> Iterator[Ring]:
+        gone = {key: at for key, at in deletes.items() if key >= watch.key and at >= watch.revision}
+        if not gone:
+            return
+        if not watch.then or max(gone) >= watch.then[0].key:
+            yield self._call(attempt, watch, told)
+        elif watch.key in gone:
+            last, idle = watch.then
+            wanted = last._replace(revision=told + 1), idle._replace(revision=gone[watch.key] + 1)
+            yield from self._want(attempt, wanted)

@@ -243,20 +243,20 @@ class Told(NamedTuple):
     canceled: bool
     reason: str
     puts: list[bytes]
-    deletes: list[bytes]
-    revision: int
-    """Of the last of these."""
+    deletes: dict[bytes, int]
+    """Each with the revision of that."""
 
 
 def read_watch(message: bytes) -> Told:
     fields = read(message)
     reason = first(fields, 6, b"").decode(errors="replace")
     puts: list[bytes] = []
-    deletes: list[bytes] = []
-    revision = 0
+    deletes: dict[bytes, int] = {}
     for message in fields.get(11, ()):
         event = read(message)
         key = read_key(first(event, 2, b""))
-        (deletes if first(event, 1) else puts).append(key.key)
-        revision = key.mod
-    return Told(first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, puts, deletes, revision)
+        if first(event, 1):
+            deletes[key.key] = key.mod
+        else:
+            puts.append(key.key)
+    return Told(first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, puts, deletes)
