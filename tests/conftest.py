@@ -13,7 +13,8 @@ pytest_plugins = ["servers.plugin"]
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-for _signal in (signal.SIGINT, signal.SIGQUIT):  # which a shell ignores for what it starts in the background
+# Which a shell ignores for what it starts in the background, and nohup for what it starts.
+for _signal in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, signal.default_int_handler if _signal == signal.SIGINT else signal.SIG_DFL)
 
