@@ -35,8 +35,14 @@ A call that is answered in 30 µs takes 40 µs or 120, depending on whether the 
 core or has to wake another: left to it, that is luck, and differs from process to process. Redis is fast enough for
 that to matter, so its pairs are measured twice. With `--apart` the server has one core and the clients another, as if
 they were machines of their own: a call takes as long as it takes to be heard. *On one core* (`--one-core`) nobody has
-to be woken, and only work is measured. Left to the kernel, a run of 18 November 2026 had 1.88 × the bare scripts, whose
-process shared the server's core, and asyncio 0.88 × redis-py's Lock. Until that day the goals were judged on one core.
+to be woken, and only work is measured. Left to the kernel, the bare scripts' process may share the server's core while
+others do not: then the ratio to them is as on one core, or worse. Until 18 November 2026 the goals were judged on one
+core.
+
+A core that has nothing to do sleeps, and on a virtual machine such as this one it takes some 35 µs to wake it: longer
+than a script takes. So leasehold stays awake for up to 60 µs after it has sent something to Redis, if the answers to
+what it sent before came in that time; over a network they do not, and it sleeps at once. The *bare scripts* sleep, as
+anybody would write them. What is left of the ratio if they do not is in the column *bare scripts, awake*.
 
 "The same ± 20 %" of messages per hand-off, on Redis, means that none is more than 20 % from the middle: the largest is
 at most 1.5 times the smallest. With more in the queue, or names in the store, 1.25 times is the limit. What those who

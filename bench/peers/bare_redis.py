@@ -23,13 +23,16 @@ class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
         where = urlsplit(target)
-        self._socket = socket.create_connection((where.hostname or "localhost", where.port or 6379))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket = socket.create_connection((where.hostname or "localhost", where.port or 6379))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._store = RedisStore("redis", "")
         self._forms: dict[tuple[str, float], tuple[Form, Form]] = {}
         for script in ALL:
-            self._socket.sendall(pack((b"SCRIPT", b"LOAD", script.text)))
-            self._socket.recv(1000)
+            self.socket.sendall(pack((b"SCRIPT", b"LOAD", script.text)))
+            self.socket.recv(1000)
+
+    def receive(self) -> bytes:
+        return self.socket.recv(1000)
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
         attempt = os.urandom(16).hex()
@@ -38,15 +41,15 @@ class Peer(Base):
             ask = Ask(name, attempt, "bare", "lock", None, int(ttl * 1e6))
             release = Form(RELEASE, self._store.keys(name), 2)
             forms = self._forms[name, ttl] = self._store._form(ask), release
-        self._socket.sendall(forms[0].call(attempt.encode()).ready)
-        code, token, _ = self._socket.recv(1000).split(b"\r\n:")[1:]
+        self.socket.sendall(forms[0].call(attempt.encode()).ready)
+        code, token, _ = self.receive().split(b"\r\n:")[1:]
         assert code == b"1"
         return forms[1], attempt, token
 
     def release(self, handle: Any) -> None:
         form, attempt, token = handle
-        self._socket.sendall(form.call(attempt.encode(), token).ready)
-        assert self._socket.recv(100) == b":1\r\n"
+        self.socket.sendall(form.call(attempt.encode(), token).ready)
+        assert self.receive() == b":1\r\n"
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()

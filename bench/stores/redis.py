@@ -16,7 +16,8 @@ TITLE = "Redis"
 ABOUT = (
     f"A Redis of its own on loopback, without persistence; redis-py {redis.__version__}'s Lock, python-redis-lock, "
     "pottery, sherlock, tooz; leasehold with a client of the user's; leasehold's scripts over a bare socket, without a "
-    "library. Where a peer has no figure it cannot: only redis-py has asyncio, and the bare scripts do not wait."
+    "library, and the same by a client that stays awake until the answer comes, as leasehold does. Where a peer has no "
+    "figure it cannot: only redis-py has asyncio, and the bare scripts do not wait."
 )
 
 
@@ -33,4 +34,5 @@ def peers(folder: Path) -> Iterator[dict[str, tuple[str, str]]]:
             "tooz": ("tooz_peer", server.url),
             "leasehold, your client": ("leasehold_client", server.url),
             "bare scripts": ("bare_redis", server.url),
+            "bare scripts, awake": ("bare_redis_awake", server.url),
         }

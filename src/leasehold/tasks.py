@@ -158,9 +158,12 @@ class TaskCore(Core):
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            self.check_giving_out(spec.heir)
+            limit = engine.first_limit(spec, timeout) if timeout else spec.timing.call_limit
             sent = self.now()
-            reply = await self._ask(ask, engine.first_limit(spec, timeout))
+            try:
+                reply: Reply | StoreError = await self.driver.run(self.store.acquire(ask), limit)
+            except StoreError as error:
+                reply = error
             taken = engine.at_once(self, spec, ask, reply, sent)
             if taken is None:
                 taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell, (sent, reply)))
@@ -175,12 +178,6 @@ class TaskCore(Core):
             raise
         finally:
             self.asking.pop(ask.attempt, None)
-
-    async def _ask(self, ask: Ask, limit: float) -> Reply | StoreError:
-        try:
-            return await self.driver.run(self.store.acquire(ask), limit)
-        except StoreError as error:
-            return error
 
     async def acquire_all(self, make: Callable[..., L], specs: Sequence[Spec], timeout: float | None) -> list[L] | None:
         """Leases of several names in one step of the store, without waiting; None when they are not to be had so."""

@@ -14,6 +14,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
 from .errors import is_replica
+from .linger import AWAKE, Linger, a_turn
 from .pool_threads import ASKING, CHUNK, MOST, SURPLUS, unasked
 from .scripts import Call, pack
 from .wire import Inbox, Incomplete, parse, parse_usual
@@ -35,7 +36,7 @@ class Inflow(asyncio.Protocol):
         self._alarm: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        self.data += data
+        self.data = self.data + data if self.data else data
         self._wake()
 
     def eof_received(self) -> None:
@@ -51,18 +52,15 @@ class Inflow(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def more(self, ends: float) -> None:
-        """Wait until more has come; raises TimeoutError at ``ends``, which is by the loop's clock."""
+    def more(self, ends: float) -> asyncio.Future[None]:
+        """To be awaited until more has come; has a TimeoutError at ``ends``, which is by the loop's clock."""
         if self.ended:
             raise RedisConnectionError("the server has closed the connection")
-        self._waiter = self._loop.create_future()
         self._ends = ends
         if self._alarm is None or ends < self._alarm.when():
             self._put_off()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def _put_off(self) -> None:
         if self._alarm is not None:
@@ -85,6 +83,7 @@ class Line:
         self.connection = connection
         self.used = clock.now()
         """When it was last taken."""
+        self.linger = Linger()
         self.due = 0
         self._inflow: Inflow | None = None
         if str(connection.protocol) != "3":
@@ -99,20 +98,32 @@ class Line:
             return True
         return bool(connection._reader.at_eof()) if inflow is None else inflow.ended or inflow.data != b""
 
+    def ask(self, payload: bytes, ends: float) -> asyncio.Future[None] | None:
+        """Send what has one reply. To be awaited until something of it has come; None: to be read by ``talk``."""
+        inflow = self._inflow
+        if inflow is None:
+            return None
+        self.due = 1
+        self._transport.write(payload)
+        return inflow.more(ends)
+
+    def usual(self) -> Any:
+        """The reply, if it has come as a whole and is one of those that most calls get. Else None."""
+        inflow = self._inflow
+        usual = None if inflow is None else parse_usual(inflow.data)
+        if inflow is not None and usual is not None:
+            self.due, inflow.data = 0, b""
+        return usual
+
     async def talk(self, payload: bytes, count: int, ends: float) -> list[Any]:
         """Send, and read so many replies; an error reply is among them as an exception."""
         self.due = count
-        if self._inflow is None:
-            async with asyncio.timeout_at(ends):
-                await self._write(payload)
-                return await self._read_resp3()
-        self._transport.write(payload)
-        if count == 1 and not self._inflow.data:
-            await self._inflow.more(ends)
-            if (usual := parse_usual(self._inflow.data)) is not None:
-                self.due, self._inflow.data = 0, b""
-                return [usual]
-        return await self.read(ends)
+        if self._inflow is not None:
+            self._transport.write(payload)
+            return await self.read(ends)
+        async with asyncio.timeout_at(ends):
+            await self._write(payload)
+            return await self._read_resp3()
 
     async def read(self, ends: float) -> list[Any]:
         """What is due. Cancelled in the middle, it can be called again for the rest."""
@@ -238,7 +249,19 @@ class Lines:
             if line is None:
                 async with asyncio.timeout_at(ends):
                     line = await self._take(limit)
-            replies = await line.talk(payload, count, ends)
+            coming = line.ask(payload, ends) if count == 1 else None
+            if coming is None:
+                replies = await line.talk(payload, count, ends)
+            else:
+                # All here: each coroutine in between would take time, of which a call has little.
+                if line.linger.worth_it():
+                    awake = clock.now() + AWAKE
+                    while not coming.done() and clock.now() < awake:
+                        await a_turn()
+                    line.linger.went(coming.done())
+                await coming
+                usual = line.usual()
+                replies = [usual] if usual is not None else await line.read(ends)
         except TimeoutError:
             if line is not None:
                 self._drop(line)

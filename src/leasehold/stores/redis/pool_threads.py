@@ -17,6 +17,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ... import clock
 from ..sockets import hang_up
 from .errors import is_replica
+from .linger import AWAKE, Linger
 from .scripts import Call, pack
 from .wire import Inbox, Incomplete, parse, parse_usual
 
@@ -61,8 +62,8 @@ class Limit:
     def __init__(self, sock: Any, by_kernel: bool = True) -> None:
         self.seconds = -1.0
         self._sock = sock
-        self._by_kernel = by_kernel and type(sock) is socket.socket and sys.platform == "linux"  # TLS needs Python's
-        if self._by_kernel:
+        self.by_kernel = by_kernel and type(sock) is socket.socket and sys.platform == "linux"  # TLS needs Python's
+        if self.by_kernel:
             sock.settimeout(None)
 
     def set(self, seconds: float) -> None:
@@ -70,7 +71,7 @@ class Limit:
             return
         self.seconds = seconds
         seconds = max(0.001, seconds)
-        if self._by_kernel:
+        if self.by_kernel:
             value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
@@ -92,6 +93,7 @@ class Line:
         sock = self.connection._sock
         self._send, self._receive = sock.sendall, sock.recv
         self._limit = Limit(sock, by_kernel=not self._resp3)
+        self._linger = Linger() if self._limit.by_kernel else None  # to look costs no more than to receive
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         self._poll = poll.poll
@@ -104,11 +106,27 @@ class Line:
             return self._talk_resp3(payload, 1)[0]
         try:
             self._send(payload)
-            data = self._receive(USUAL)
+            data = self._stay_awake() if self._linger is not None and self._linger.worth_it() else None
+            if data is None:
+                data = self._receive(USUAL)
         except OSError as error:
             raise self._failed(error, limit) from error
         usual = parse_usual(data)
         return self._read(data, 1, limit)[0] if usual is None else usual
+
+    def _stay_awake(self) -> bytes | None:
+        """What comes in the next moment. None: nothing has."""
+        assert self._linger is not None
+        awake, data = 0.0, None
+        while data is None:
+            try:
+                data = self._receive(USUAL, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                awake = awake or clock.now() + AWAKE
+                if clock.now() >= awake:
+                    break
+        self._linger.went(data is not None)
+        return data
 
     def talk(self, payload: bytes, count: int, limit: float) -> list[Any]:
         """Send, and read so many replies; an error reply is among them as an exception."""

@@ -1,0 +1,82 @@
+"""Staying awake while a server answers: only where it pays, and without keeping others from anything."""
+
+import asyncio
+
+import pytest
+
+import leasehold
+from leasehold import aio
+from leasehold.stores.redis import pool_tasks
+from leasehold.stores.redis.linger import MOST, PROBE, Linger
+from servers.proxy import Proxy
+from servers.redis import Redis
+
+FAR = 0.005
+"""Seconds that an answer takes longer: nobody stays awake for so long."""
+
+
+def test_it_is_given_up_when_it_does_not_pay_and_tried_again_now_and_then() -> None:
+    linger = Linger()
+    for _ in range(2):
+        assert linger.worth_it()
+        linger.went(False)
+    assert [linger.worth_it() for _ in range(2 * PROBE)].count(True) == 2, "tried again, and in vain"
+    while not linger.worth_it():
+        pass
+    linger.went(True)
+    assert all(linger.worth_it() for _ in range(PROBE)), "it pays again"
+
+
+def test_it_is_given_up_unless_it_pays_most_of_the_time() -> None:
+    linger = Linger()
+    for _ in range(MOST):
+        linger.went(True)
+        linger.went(True)
+        linger.went(False)
+    assert not linger.worth_it()
+
+
+def test_nobody_stays_awake_for_a_server_that_is_far(redis_server: Redis, namespace: str) -> None:
+    with Proxy(redis_server.port) as proxy:
+        with leasehold.connect(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            lock = locks.lock("far")
+            lock.acquire().release()
+            proxy.delay(FAR)
+            for _ in range(3):
+                assert lock.acquire().release()
+            (line,) = locks._core.driver._link._idle
+            assert not line._linger.worth_it()
+
+
+async def test_no_task_stays_awake_for_a_server_that_is_far(redis_server: Redis, namespace: str) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with aio.connect(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            lock = locks.lock("far")
+            await (await lock.acquire()).release()
+            proxy.delay(FAR)
+            for _ in range(3):
+                assert await (await lock.acquire()).release()
+            (line,) = locks._core.driver._link._idle
+            assert not line.linger.worth_it()
+
+
+async def test_who_is_cancelled_while_it_stays_awake_leaves_nothing(
+    redis_server: Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 4; and the event loop goes on meanwhile."""
+    monkeypatch.setattr(pool_tasks, "AWAKE", 3600.0)
+    with Proxy(redis_server.port) as proxy:
+        async with aio.connect(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            await (await locks.lock("warm").acquire()).release()
+            proxy.only("to_server")
+            asking = asyncio.ensure_future(locks.lock("cancelled").acquire())
+            async with aio.connect(redis_server.url, namespace=namespace) as others:
+                while not await others.lock("cancelled").locked():
+                    pass
+                asking.cancel()
+                proxy.all_well()
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+                async with others.lock("cancelled", timeout=60):
+                    pass
+            await (await locks.lock("cancelled").acquire()).release()
