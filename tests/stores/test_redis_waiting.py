@@ -60,6 +60,7 @@ class Server:
         self.takes = 0.0
         self.soon = 0
         self.came: dict[str, float] = {}
+        self.looked_for: list[str] = []
 
     def handle(self, request: Any) -> Any:
         match request:
@@ -97,6 +98,7 @@ class Server:
         return NOON + int(self.now * SECOND)
 
     def seen(self, attempt: str, name: str) -> int:
+        self.looked_for.append(attempt)
         return -2 if self.now - self.came.get(attempt, 0.0) < 0.5 else self.place(attempt, name)
 
     def place(self, attempt: str, name: str) -> int:
@@ -324,6 +326,84 @@ def test_a_crowd_is_looked_for_in_parts(server: Server, monkeypatch: pytest.Monk
     server.now += FALLBACK
     assert [server.ask(one).place for one in attempts] == [0, 0, 1, 0, 2]
     assert server.sent == ["look"] * 3
+
+
+def test_a_look_is_for_those_who_are_due_first(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has time is looked for as far as that takes no further script."""
+    monkeypatch.setattr(redis_store, "_AT_ONCE", 2)
+    for attempt in ("1c", "2b", "3b", "4a"):
+        server.queue(attempt)
+        server.now += UNDER_WAY + 0.1
+    server.now += FALLBACK - 4 * (UNDER_WAY + 0.1)
+    assert due(server.ask("1c")) == pytest.approx(FALLBACK)
+    assert server.looked_for == ["1c", "2b"]
+    server.now += UNDER_WAY + 0.1
+    assert due(server.ask("2b")) == pytest.approx(FALLBACK - UNDER_WAY - 0.1)
+    server.now += UNDER_WAY + 0.1
+    assert due(server.ask("3b")) == pytest.approx(FALLBACK)
+    assert server.looked_for == ["1c", "2b", "3b", "4a"]
+    assert server.sent == ["look", "look"]
+    assert server.woken == []
+
+
+def test_nobody_relies_on_a_look_that_is_not_for_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis_store, "_AT_ONCE", 1)
+    server.queue("1a")
+    server.now += UNDER_WAY - 0.1
+    server.queue("2b")
+    server.now += 0.2
+    server.queue("3c")
+    server.now += FALLBACK - UNDER_WAY - 0.1
+    steps = server.store.acquire(ask_of("1a"))
+    first = next(steps)
+    server.now += UNDER_WAY - 0.1
+    assert server.ask("2b").look == pytest.approx(0.1)
+    assert server.sent == []
+    server.now += 0.2
+    server.ask("3c")
+    assert server.sent == ["ask"]
+    second = steps.send(server.handle(first))
+    with pytest.raises(StopIteration):
+        steps.send(server.handle(second))
+    assert server.looked_for == ["1a", "2b"]
+    assert due(server.ask("2b")) == pytest.approx(FALLBACK)
+    assert server.sent == ["ask", "look", "look"]
+
+
+def test_in_a_long_queue_that_moves_looks_are_for_those_who_have_come(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has just come looks soon. If that were for all each time, it would be a look for each of them."""
+    monkeypatch.setattr(redis_store, "_AT_ONCE", 10)
+    times: dict[str, float] = {}
+
+    def ask(attempt: str) -> None:
+        times[attempt] = server.now + due(server.ask(attempt))
+
+    def come(number: int) -> None:
+        server.queues.setdefault("a", []).append(f"{number}a")
+        ask(f"{number}a")
+
+    def move(until: float) -> None:
+        while min(times.values()) <= until:
+            attempt = min(times, key=lambda each: times[each])
+            server.now = max(server.now, times[attempt])
+            ask(attempt)
+        server.now = until
+
+    server.soon = 800_000
+    for number in range(100):
+        come(number)
+    move(server.now + 2 * FALLBACK)
+    server.sent.clear()
+    for number in range(100, 200):
+        move(server.now + 0.1)
+        come(number)
+        granted = server.queues["a"].pop(0)
+        del server.store.waiters[granted], times[granted]
+    assert server.sent.count("ask") == 100
+    assert server.sent.count("look") <= 50
+    assert all(server.now <= each <= server.now + FALLBACK for each in times.values())
 
 
 def test_in_a_cluster_one_look_is_for_one_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from ...protocol import (
     Steps,
     Together,
 )
+from .. import waiting
 from ..waiting import Wake, looked
 from .errors import known, unreadable
 from .scripts import (
@@ -213,6 +214,7 @@ class RedisStore:
             if known is None:
                 crowd = [each for each in self.waiters.asleep() if each.slot == waiter.slot]
                 if len(crowd) > 1:
+                    crowd = _soonest(crowd)
                     yield from self._look_for(crowd)
                     known = waiter.answer()
                     others = [each for each in crowd if each is not waiter]
@@ -226,7 +228,6 @@ class RedisStore:
 
     def _look_for(self, waiters: Sequence[Waiter]) -> Steps[None]:
         """Keep the places of all of them, whose names share a slot, and tell them how these stand."""
-        waiters = sorted(waiters, key=lambda waiter: waiter.ask.name)
         for start in range(0, len(waiters), _AT_ONCE):
             by_name: dict[str, list[Waiter]] = {}
             for waiter in waiters[start : start + _AT_ONCE]:
@@ -365,6 +366,15 @@ class RedisStore:
         from redis.crc import key_slot
 
         return int(key_slot(self.keys(name)[0]))
+
+
+def _soonest(crowd: list[Waiter]) -> list[Waiter]:
+    """Those whose time comes while a look that begins now may be relied on, so that nobody relies on one that is not
+    for it; and as many of the next as fit into its last script. Not all: in a long queue that moves, somebody who has
+    just come is due all the time, and the rest have been looked for a moment ago."""
+    by_time = sorted(crowd, key=Waiter.until)
+    due = bisect.bisect_right(by_time, clock.now() + waiting.UNDER_WAY, key=Waiter.until)
+    return by_time[: -(-due // _AT_ONCE) * _AT_ONCE]
 
 
 def read_ring(payload: bytes) -> tuple[str, Grant | Busy | None]:
