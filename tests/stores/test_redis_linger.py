@@ -6,7 +6,7 @@ import pytest
 
 import leasehold
 from leasehold import aio
-from leasehold.stores.redis import pool_tasks
+from leasehold.stores.redis import pool_tasks, pool_threads
 from leasehold.stores.redis.linger import MOST, PROBE, Linger
 from servers.proxy import Proxy
 from servers.redis import Redis
@@ -36,7 +36,10 @@ def test_it_is_given_up_unless_it_pays_most_of_the_time() -> None:
     assert not linger.worth_it()
 
 
-def test_nobody_stays_awake_for_a_server_that_is_far(redis_server: Redis, namespace: str) -> None:
+def test_nobody_stays_awake_for_a_server_that_is_far(
+    redis_server: Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_threads, "FRESH", 3600.0)  # a line that was not used for a moment is looked at first
     with Proxy(redis_server.port) as proxy:
         with leasehold.connect(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
             lock = locks.lock("far")
@@ -46,6 +49,29 @@ def test_nobody_stays_awake_for_a_server_that_is_far(redis_server: Redis, namesp
                 assert lock.acquire().release()
             (line,) = locks._core.driver._link._idle
             assert not line._linger.worth_it()
+
+
+def test_who_is_not_alone_sleeps(redis_server: Redis, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process, one thread that is awake keeps others from running."""
+    awake = []
+
+    def stay_awake(line: pool_threads.Line) -> None:
+        awake.append(line)
+
+    with leasehold.connect(redis_server.url, namespace=namespace) as locks:
+        lock = locks.lock("alone")
+        lock.acquire().release()
+        monkeypatch.setattr(pool_threads, "FRESH", 3600.0)
+        monkeypatch.setattr(pool_threads.Line, "_stay_awake", stay_awake)
+        lock.acquire().release()
+        assert len(awake) == 2
+        pool = locks._core.driver._link
+        busy = pool._idle[-1]
+        pool._open += 1  # another thread has taken one
+        lock.acquire().release()
+        pool._open -= 1
+        assert len(awake) == 2
+        assert pool._idle == [busy]
 
 
 async def test_no_task_stays_awake_for_a_server_that_is_far(redis_server: Redis, namespace: str) -> None:

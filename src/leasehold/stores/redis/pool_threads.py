@@ -98,15 +98,18 @@ class Line:
         poll.register(sock, select.POLLIN)
         self._poll = poll.poll
 
-    def ask(self, payload: bytes, limit: float) -> Any:
-        """Send one command. Its reply, of which an error is given as an exception."""
+    def ask(self, payload: bytes, limit: float, alone: bool) -> Any:
+        """Send one command. Its reply, of which an error is given as an exception. Who is not ``alone`` with its call
+        sleeps until it comes: awake it would keep other threads from running."""
         if limit != self._limit.seconds:
             self._limit.set(limit)
         if self._resp3:
             return self._talk_resp3(payload, 1)[0]
         try:
             self._send(payload)
-            data = self._stay_awake() if self._linger is not None and self._linger.worth_it() else None
+            data = None
+            if alone and self._linger is not None and self._linger.worth_it():
+                data = self._stay_awake()
             if data is None:
                 data = self._receive(USUAL)
         except OSError as error:
@@ -312,7 +315,7 @@ class Pool(Lines):
             return self.send((call,), limit)[0]
         line.used = now
         try:
-            reply = line.ask(call.ready or call.packed(), limit)
+            reply = line.ask(call.ready or call.packed(), limit, len(self._idle) == self._open - 1)
         except BaseException:
             self._drop(line)
             raise
