@@ -1,4 +1,4 @@
-"""Everything that docs/performance.md shows, in one go: what is missing or missed first.
+"""Everything that docs/performance.md shows, in one go.
 
     python -m bench.all --list           # what there is to do, how long it may take, and what is done
     python -m bench.all                  # do it; again, after it was stopped, to go on
@@ -54,31 +54,33 @@ class Step(NamedTuple):
 
 OURS = "--peer leasehold"
 SQL = ("mysql", "mariadb", "postgresql")
+SETS = ("mongodb_set", "mongodb_one")
+SERVERS = ("redis", "mongodb", "zookeeper", "etcd", *SQL)
+STORES = ("sqlite", *SERVERS)
+INSTEAD = {"sqlite": "filelock", "mongodb": "leasehold", "zookeeper": "kazoo", "etcd": "etcd3gw"}
+INSTEAD |= dict.fromkeys(SQL, "sqlalchemy-dlock")
+"""What most would use in place of leasehold; there is nothing for MongoDB."""
 STEPS = (
-    # What was not measured, or not rightly.
-    *(Step(store, "commands,idle,holding,waiting,takeover", OURS, 10, alone=False) for store in ("mysql", "mariadb")),
-    Step("zookeeper", "commands,holding", OURS, 8, alone=False),
-    Step("postgresql", "commands,idle,takeover", OURS, 6, alone=False),
-    *(Step(store, "commands,idle", OURS, 6, alone=False) for store in ("mongodb", "redis")),
-    Step("etcd", "commands", OURS, 5, alone=False),
-    # What was missed.
+    # Counting, and processes that mostly sleep.
+    *(Step(store, "commands", OURS, 8, alone=False) for store in SERVERS),
+    *(Step(store, "idle,takeover", OURS, 4, alone=False) for store in SERVERS),
+    *(Step(store, "holding,waiting", OURS, 6, alone=False) for store in STORES),
+    # Time, beside the peers.
     Step("redis", "pair", "--apart --rounds 5", 3),
     Step("redis", "pair", "--one-core --rounds 5", 3),
-    Step("redis", "contention", "--processes 8", 5),
-    Step("mongodb_set", "pair,handoff", "--peer 'bare commands'", 4),
-    Step("etcd", "crowd", OURS, 5),
-    # What was not measured and takes time.
-    *(Step(store, "names", OURS, 6) for store in ("redis", "mongodb", *SQL)),
-    *(Step(store, "crowd", OURS, 5) for store in ("mongodb", *SQL)),
-    *(Step(store, "pair", "--rounds 5", 4) for store in SQL),
-    *(Step(store, "handoff", "", 5) for store in SQL),
-    # Everything else, once more.
     Step("redis", "handoff", "--peer redis-py --peer python-redis-lock", 3),
-    Step("redis", "crowd", "--peer redis-py", 3),
-    *(Step(store, "pair,handoff", "", 5) for store in ("etcd", "zookeeper", "mongodb", "mongodb_one", "sqlite")),
+    *(Step(store, "pair,handoff", "", 5) for store in (*SETS, "mongodb", "etcd", "zookeeper")),
+    *(Step(store, "pair", "--rounds 5", 4) for store in SQL),
+    *(Step(store, "handoff", "--peer 'bare SQL'", 3) for store in SQL),
+    Step("sqlite", "pair,handoff,startup", "", 5),
     Step("redlock", "pair", "", 4),
+    # How it grows.
+    *(Step(store, "names", OURS, 6) for store in STORES),
+    Step("redis", "crowd", "--peer redis-py", 3),
+    *(Step(store, "crowd", OURS, 5) for store in STORES if store != "redis"),
+    Step("redis", "contention", "--processes 8 --rounds 5", 5),
     Step("redis", "contention", f"--processes 2,32 {OURS}", 4),
-    *(Step(store, "contention", OURS, 5) for store in (*SQL, "mongodb", "etcd", "zookeeper", "sqlite")),
+    *(Step(store, "contention", f"--peer {peer}", 5) for store, peer in INSTEAD.items()),
 )
 
 
