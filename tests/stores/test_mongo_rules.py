@@ -264,6 +264,63 @@ def test_a_refused_acquire_writes_nothing(bench: Bench) -> None:
     assert bench.collection.find_one() == before
 
 
+# Places that are kept for many at once.
+
+
+def keep(bench: Bench, *attempts: str, horizon: int | None = None) -> list[str]:
+    """Whose expiry has changed; that anything has is told."""
+    before = {one["attempt"]: one["expires"] for one in bench.document()["queue"]}
+    stages = mongo.with_ask({"attempts": attempts, "horizon": horizon}, mongo.pipelines.KEEP_PLACES)
+    changed = bench._handle(mongo.ChangeMany([mongo.Change("n", stages)]))
+    after = {one["attempt"]: one["expires"] for one in bench.document()["queue"]}
+    kept = [attempt for attempt in after if after[attempt] != before[attempt]]
+    assert all(after[attempt] == bench.now + timedelta(seconds=15) for attempt in kept)
+    assert list(after) == list(before)
+    assert changed == bool(kept)
+    return kept
+
+
+def line_up(bench: Bench, ttl: int) -> None:
+    """One holds it for so many seconds; a, b and c wait for it, and c is to expire a second after them."""
+    for attempt in ("holder", "a", "b", "c"):
+        bench.now += timedelta(seconds=attempt == "c")
+        bench.run(bench.store.acquire(Ask("n", attempt, "o", "lock", None, ttl * SECOND, queue=attempt != "holder")))
+    bench.now += timedelta(seconds=4)
+
+
+def test_the_places_of_many_are_kept_and_no_others(bench: Bench) -> None:
+    line_up(bench, 30)
+    assert keep(bench, "a", "c", horizon=6000) == ["a", "c"]
+    assert keep(bench, "c", "b") == ["b"]  # c has it from just now
+    bench.now += timedelta(seconds=1)
+    assert keep(bench, "c", "a", "b", horizon=6000) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("hours", [0, 3])
+def test_with_a_horizon_places_are_kept_only_if_nobody_has_left(bench: Bench, hours: int) -> None:
+    """Or the change would look like that of all. The date of purge moves by the hour."""
+    line_up(bench, 30)
+    bench.now += timedelta(hours=hours)
+    bench.collection.update_one({}, {"$set": {"queue.$[].expires": bench.now + timedelta(seconds=9)}})
+    before = bench.document()
+    assert keep(bench, "a", "gone", "c", horizon=6000) == []
+    assert bench.document() == before
+    assert keep(bench, "a", "gone", "c") == ["a", "c"]
+
+
+def test_with_a_horizon_places_are_kept_only_if_no_holder_expires_within_it(bench: Bench) -> None:
+    line_up(bench, 10)
+    assert keep(bench, "a", "b", "c", horizon=5001) == []  # ttl is 1 ms longer
+    assert keep(bench, "a", "b", "c", horizon=5000) == ["a", "b", "c"]
+
+
+def test_a_place_that_has_expired_is_not_kept(bench: Bench) -> None:
+    line_up(bench, 60)
+    bench.now += timedelta(seconds=10.5)
+    assert keep(bench, "c", horizon=6000) == []  # who asks next clears them away
+    assert keep(bench, "a", "b", "c") == ["c"]
+
+
 def test_a_command_that_arrives_after_its_abandon_takes_nothing(bench: Bench) -> None:
     for queue in (False, True):
         ask = Ask("n", f"late-{queue}", "o", "lock", None, 30 * SECOND, queue=queue)

@@ -35,6 +35,7 @@ class Server:
         monkeypatch.setattr(clock, "now", lambda: self.now)
         self.store = mongo.MongoStore()
         self.sent: list[str] = []
+        self.changes: list[list[str]] = []
         self.woken: list[str] = []
         self.ttl = 30.0
         self.queues: dict[str, list[str]] = {}
@@ -68,6 +69,7 @@ class Server:
                 return self.document(name)
             case mongo.ChangeMany(changes):
                 self.sent.append("keep")
+                self.changes.append([change.name for change in changes])
                 return sum(self.is_kept(change) for change in changes)
             case mongo.Find(names):
                 self.sent.append("find")
@@ -75,12 +77,12 @@ class Server:
         raise TypeError(request)
 
     def is_kept(self, change: mongo.Change) -> bool:
-        """As the filter has it."""
-        waits = change.where["queue"]["$elemMatch"]["attempt"] in self.queues[change.name]
-        if not waits or "$expr" not in change.where:
-            return waits
-        ms = change.where["$expr"]["$and"][0]["$gt"][1]["$add"][1]
-        return self.renewed + self.ttl > self.now + ms / 1000
+        """As the pipeline has it."""
+        ask = change.stages[0]["$set"]["ask"]["$literal"]
+        waits = [attempt in self.queues[change.name] for attempt in ask["attempts"]]
+        if ask["horizon"] is None:
+            return any(waits)
+        return all(waits) and self.renewed + self.ttl > self.now + ask["horizon"] / 1000
 
     def ask(self, attempt: str) -> Any:
         """What the engine is told for one that waits for the name that is the attempt's last letter."""
@@ -88,9 +90,9 @@ class Server:
         return run_steps(self.store.acquire(ask), self.handle)
 
     def queue(self, *attempts: str) -> None:
-        """They wait, each for a name of its own."""
+        """They wait."""
         for attempt in attempts:
-            self.queues[attempt[-1]] = [attempt]
+            self.queues.setdefault(attempt[-1], []).append(attempt)
             assert isinstance(self.ask(attempt), Busy)
         self.sent.clear()
 
@@ -111,6 +113,39 @@ def test_one_command_for_all_who_wait(server: Server) -> None:
     server.now += FALLBACK
     assert [server.ask(one).place for one in ("3c", "1a", "2b")] == [0, 0, 0]
     assert server.sent == ["keep", "keep"]
+
+
+def test_those_who_wait_for_one_name_keep_their_places_in_one_change(server: Server) -> None:
+    """Each change writes the whole queue: with one for each of a thousand, a look took seconds."""
+    server.queue("1a", "2b", "3a", "4a", "5b")
+    server.now += FALLBACK
+    assert [server.ask(one).place for one in ("1a", "2b", "3a", "4a", "5b")] == [0, 0, 1, 2, 1]
+    assert server.sent == ["keep"]
+    assert server.changes == [["a", "b"]]
+
+
+def test_of_those_who_wait_for_one_name_the_one_that_has_left_the_queue_is_woken(server: Server) -> None:
+    server.queue("1a", "2a", "3a", "4b")
+    server.queues["a"].remove("2a")
+    server.now += FALLBACK
+    assert server.ask("1a").place == 0
+    assert server.woken == ["2a"]
+    assert server.sent == ["keep", "keep", "find"]
+    assert server.changes == [["a", "b"], ["a", "b"]]
+    assert [server.ask(one).place for one in ("3a", "4b")] == [1, 0]
+    assert server.sent[3:] == []
+
+
+def test_a_look_for_one_name_is_as_far_as_each_of_its_waiters_needs(server: Server) -> None:
+    """One was told of a holder that has long, one of another that has not: the first is not to rely on less."""
+    server.queue("1a")
+    server.now += FALLBACK - 1
+    server.ttl, server.renewed = 5.0, server.now
+    server.queue("2a")
+    assert server.store.waiters["1a"].horizon > 5.0 > server.store.waiters["2a"].horizon
+    server.now += 1
+    assert server.ask("1a").expires_in == pytest.approx(4.0)
+    assert server.sent == ["keep", "keep", "find"]
 
 
 def test_a_lone_waiter_asks_for_itself(server: Server) -> None:

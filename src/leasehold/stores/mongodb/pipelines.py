@@ -34,7 +34,6 @@ from .stages import (
     WAITER_MS,
     WAITING,
     Encoded,
-    Expression,
     Stages,
     asks,
     empty,
@@ -165,21 +164,23 @@ ACQUIRE = encode(
 )
 """``ask``: attempt, sent, ttl (ms), shape, limit, fair, queue, permit (what is stored of the attempt)."""
 
-KEEP_PLACE = encode(
-    {"$set": {"queue": mapped("$queue", every(MINE, LIVE), {"expires": later(WAITER_MS)})}},
-    {"$set": {"purge": PURGE}},
+_ALL_THERE = every(
+    {"$setIsSubset": ["$ask.attempts", "$queue.attempt"]},
+    {"$gt": [{"$min": "$holders.expires"}, later("$ask.horizon")]},
+    {"$gt": [{"$min": "$queue.expires"}, NOW]},
+)
+
+_KEPT = mapped("$queue", every({"$in": ["$$one.attempt", "$ask.attempts"]}, LIVE), {"expires": later(WAITER_MS)})
+
+KEEP_PLACES = encode(
+    {"$set": {"can": {"$or": [{"$eq": ["$ask.horizon", None]}, _ALL_THERE]}}},
+    {"$set": {"queue": {"$cond": ["$can", _KEPT, "$queue"]}}},
+    # Else nothing changes at all: that a document has changed means that all have been kept.
+    {"$set": {"purge": {"$cond": ["$can", PURGE, "$purge"]}}},
     FORGET,
 )
-"""``ask``: attempt, which waits."""
-
-
-def all_later(ms: int) -> Expression:
-    """For a filter: the first holder expires later than so many ms from now, and no waiter has expired."""
-    return every(
-        {"$gt": [{"$min": "$holders.expires"}, later(ms)]},
-        {"$gt": [{"$min": "$queue.expires"}, NOW]},
-    )
-
+"""``ask``: attempts, which wait, and horizon (ms): to keep all their places, if all are there, nobody in the queue has
+expired, and no holder does within the horizon. None: to keep those that are there. For a document that has a queue."""
 
 _TAKES_OVER = {
     "$and": [

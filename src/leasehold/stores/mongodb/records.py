@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from ...errors import StoreNotReady, StoreUnavailable
 from ...policy import FIRST_TERM
-from ...protocol import BROKEN, GONE, RENEWED, Ask, Busy, Holding
+from ...protocol import BROKEN, GONE, RENEWED, Busy, Holding
 from .requests import Document
 from .stages import FORMAT, GRANTED, HELD, INTERRUPTED
 from .waiting import grace
@@ -52,24 +52,33 @@ def outcome(name: str, found: tuple[Document, datetime] | None, mark: str) -> st
     return StoreUnavailable(f"{name!r} is held, but whether this renewal has succeeded is not known")
 
 
-def standing(ask: Ask, document: Document | None) -> Busy | None:
-    """How one stands that waits; None when it has to ask: it may be its turn, or it clears away what has expired."""
+def standings(name: str, attempts: Iterable[str], document: Document | None) -> Iterator[Busy | None]:
+    """How each stands that waits; None when it has to ask: it may be its turn, or it clears away what has expired."""
     if document is None or document.get("format", FORMAT) > FORMAT:
-        return None
-    holders, queue = document["holders"], document["queue"]
-    alive = [waiter for waiter in queue if waiter["expires"] > document["now"]]
-    reply = busy(ask, {**document, "queue": alive})
-    expired = len(alive) < len(queue) or any(holder["expires"] <= document["now"] for holder in holders)
-    if reply.place is None or (reply.place == 0 and (expired or not holders)):
-        return None
-    return reply
+        for _ in attempts:
+            yield None
+        return
+    holders, queue, now = document["holders"], document["queue"], document["now"]
+    alive = [waiter for waiter in queue if waiter["expires"] > now]
+    places = {waiter["attempt"]: place for place, waiter in enumerate(alive)}
+    reply = busy(name, None, {**document, "queue": alive})
+    expired = len(alive) < len(queue) or any(holder["expires"] <= now for holder in holders)
+    for attempt in attempts:
+        place = places.get(attempt)
+        if place is None or (place == 0 and (expired or not holders)):
+            yield None
+        else:
+            yield reply._replace(place=place)
 
 
-def busy(ask: Ask, document: Document) -> Busy:
+def place_of(attempt: str, document: Document) -> int | None:
+    return next((at for at, waiter in enumerate(document["queue"]) if waiter["attempt"] == attempt), None)
+
+
+def busy(name: str, place: int | None, document: Document) -> Busy:
     now = document["now"]
     first = min(document["holders"], key=lambda holder: holder["expires"], default=None)
-    holder = None if first is None else holding(ask.name, first, now, len(document["queue"]))
-    place = next((at for at, waiter in enumerate(document["queue"]) if waiter["attempt"] == ask.attempt), None)
+    holder = None if first is None else holding(name, first, now, len(document["queue"]))
     wait = None if first is None or holder is None else holder.expires_in + _grace(first)
     # The clock is cut to the ms: it was not later than this.
     return Busy(holder, place, wait, now=(ms(now) + 1) * 1000, token=document.get("token"))

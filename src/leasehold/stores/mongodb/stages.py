@@ -122,15 +122,16 @@ EXPIRE: Stages = [
 """Give the document its shape and drop what has expired."""
 
 _FITS = {
-    # How many from the head of the queue fit: the first that does not fit stops those behind it.
+    # How many from the head of the queue fit: the first that does not fit stops those behind it. Each weighs 1 at
+    # least, so no more are looked at than there is room for.
     "$reduce": {
-        "input": "$queue.weight",
+        "input": {"$slice": ["$queue", {"$max": [0, {"$min": [FREE, {"$size": "$queue"}]}]}]},
         "initialValue": {"free": FREE, "count": 0, "open": True},
         "in": {
             "$cond": [
-                every("$$value.open", {"$lte": ["$$this", "$$value.free"]}),
+                every("$$value.open", {"$lte": ["$$this.weight", "$$value.free"]}),
                 {
-                    "free": {"$subtract": ["$$value.free", "$$this"]},
+                    "free": {"$subtract": ["$$value.free", "$$this.weight"]},
                     "count": {"$add": ["$$value.count", 1]},
                     "open": True,
                 },

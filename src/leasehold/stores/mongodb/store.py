@@ -133,7 +133,7 @@ class MongoStore:
                 return Grant(int(holder["token"]), None, taken_from)
         if (document["shape"], document["limit"]) != (ask.shape, ask.limit):
             return Mismatch(document["shape"], document["limit"])
-        return records.busy(ask, document)
+        return records.busy(ask.name, records.place_of(ask.attempt, document), document)
 
     def _look(self, waiter: Waiter) -> Steps[Busy | None]:
         """How the name stands, if there is no need to ask for this one alone."""
@@ -152,31 +152,36 @@ class MongoStore:
     def _look_for(self, waiters: Sequence[Waiter], looker: Waiter) -> Steps[None]:
         """Keep the places of all of them. If not all have one still, or a holder may expire soon: see who."""
         sent = clock.now()
+        of_name: dict[str, list[Waiter]] = {}
+        for waiter in waiters:
+            of_name.setdefault(waiter.ask.name, []).append(waiter)
         oldest = sent - min(waiter.kept for waiter in waiters)
         horizon = min(waiter.horizon for waiter in waiters)
         if oldest > (FALLBACK / 2 if horizon > FALLBACK else KEPT):
             kept = False
             if horizon:
-                kept = (yield ChangeMany([_keep_place(waiter, waiter.horizon) for waiter in waiters])) == len(waiters)
+                changes = [_keep_places(each, max(one.horizon for one in each)) for each in of_name.values()]
+                kept = (yield ChangeMany(changes)) == len(changes)
                 if kept and sent - min(waiter.told for waiter in waiters) < CLOCK_AGE:
                     for waiter in waiters:
                         waiter.keep(sent)
                     return
             if not kept:
-                yield ChangeMany([_keep_place(waiter) for waiter in waiters])
+                yield ChangeMany([_keep_places(each) for each in of_name.values()])
             for waiter in waiters:
                 waiter.kept = sent
         sent = clock.now()
-        documents = {found["_id"]["name"]: found for found in (yield Find(sorted({one.ask.name for one in waiters})))}
-        for waiter in waiters:
-            reply = records.standing(waiter.ask, documents.get(waiter.ask.name))
-            if reply is None:
-                waiter.rung = True
-            else:
-                waiter.tell(reply, sent)
-            if waiter is not looker and (waiter.rung or (waiter.reply.place == 0 and waiter.expires < waiter.due)):
-                waiter.due = 0.0
-                yield Wake(waiter.ask.attempt)
+        documents = {found["_id"]["name"]: found for found in (yield Find(sorted(of_name)))}
+        for name, each in of_name.items():
+            replies = records.standings(name, (one.ask.attempt for one in each), documents.get(name))
+            for waiter, reply in zip(each, replies, strict=True):
+                if reply is None:
+                    waiter.rung = True
+                else:
+                    waiter.tell(reply, sent)
+                if waiter is not looker and (waiter.rung or (waiter.reply.place == 0 and waiter.expires < waiter.due)):
+                    waiter.due = 0.0
+                    yield Wake(waiter.ask.attempt)
 
     def _inherit(self, ask: Ask, heir: tuple[str, int]) -> Steps[Reply]:
         session, sent = yield Sender()
@@ -303,13 +308,15 @@ def _held_by(holder: Document) -> Document:
     return {"holders": {"$elemMatch": holder}}
 
 
-def _keep_place(waiter: Waiter, horizon: float = 0.0) -> Change:
-    """In the queue; only if no holder of the name expires in the next ``horizon`` seconds."""
-    mine = {"attempt": waiter.ask.attempt}
-    where: dict[str, Any] = {"queue": {"$elemMatch": mine}}
-    if horizon:
-        where["$expr"] = pipelines.all_later(int(horizon * 1000))
-    return Change(waiter.ask.name, with_ask(mine, pipelines.KEEP_PLACE), where=where)
+def _keep_places(waiters: Sequence[Waiter], horizon: float | None = None) -> Change:
+    """In the queue of one name: with a ``horizon`` only if all have one, and no holder expires in so many seconds.
+
+    In one go, for each change writes the whole queue."""
+    ask = {
+        "attempts": [waiter.ask.attempt for waiter in waiters],
+        "horizon": None if horizon is None else int(horizon * 1000),
+    }
+    return Change(waiters[0].ask.name, with_ask(ask, pipelines.KEEP_PLACES), where={"queue.0": {"$exists": True}})
 
 
 def _ask(ask: Ask, session: str, sent: int) -> dict[str, Any]:
