@@ -237,7 +237,7 @@ def test_a_lost_upsert_race_is_retried() -> None:
                 if changes == 1:
                     return None
                 return {
-                    "now": 5, "shape": "lock", "limit": 1, "queue": [],
+                    "now": 5, "shape": "lock", "limit": 1, "waiters": 0, "place": -1,
                     "holders": [{"attempt": "a", "state": "held", "token": 7, "acquired": 5}],
                 }  # fmt: skip
         raise TypeError(request)
@@ -276,7 +276,7 @@ def test_the_lease_is_had_only_if_the_answer_says_so() -> None:
     now = datetime(2026, 1, 1)  # naive, as the driver gives them here
     who = {"owner": "o", "kind": "lock", "data": None, "state": "held", "token": 7, "acquired": now, "expires": now}
     other = {"attempt": "another's", "session": "s", "weight": 1, "ttl": 1000, "rest": 0, **who}
-    document = {"now": now, "shape": "lock", "limit": 1, "queue": [], "holders": [other]}
+    document = {"now": now, "shape": "lock", "limit": 1, "waiters": 0, "place": -1, "holders": [other]}
 
     def handle(request: Any) -> Any:
         match request:

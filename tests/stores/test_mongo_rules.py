@@ -19,6 +19,7 @@ from leasehold.entry import Entry
 from leasehold.errors import StoreUnavailable
 from leasehold.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
 from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb import records
 from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb.calls import callees
 
@@ -86,17 +87,18 @@ class Bench:
         return value
 
     def _handle(self, request: Any) -> Any:
-        after = self._at(mongo_link.AFTER)
-        after["now"] = {"$literal": self.now}
+        def at(projection: Any) -> Any:
+            return {**self._at(projection), "now": {"$literal": self.now}}
+
         match request:
             case mongo.Sender():
                 self.sent += 1
                 return "s", self.sent
-            case mongo.Change(name, stages, upsert, where):
+            case mongo.Change(name, stages, upsert, where, waiter):
                 return self.collection.find_one_and_update(
                     self.access.filter(name, where),
                     self._at(stages),
-                    projection=after,
+                    projection=at(mongo_link.AFTER if waiter is None else mongo_link.with_place(waiter)),
                     upsert=upsert,
                     return_document=True,
                 )
@@ -108,7 +110,7 @@ class Bench:
                 return self.collection.bulk_write(updates, ordered=False).modified_count
             case mongo.Find(names):
                 ids = [self.access.id(name) for name in names]
-                return self.collection.find({"_id": {"$in": ids}}, after).to_list()
+                return self.collection.find({"_id": {"$in": ids}}, at(mongo_link.LOOK["projection"])).to_list()
             case mongo.Ring(call):
                 self.rings.extend((session, attempt) for session, attempt, _ in callees(call))
                 return None
@@ -262,6 +264,31 @@ def test_a_refused_acquire_writes_nothing(bench: Bench) -> None:
     )
     assert (result.matched_count, result.modified_count) == (1, 0)
     assert bench.collection.find_one() == before
+
+
+# What is answered.
+
+
+def test_an_answer_does_not_grow_with_the_queue(bench: Bench) -> None:
+    """Instead it tells the place, also of one whose attempt looks like a field. That of a command that pymongo has
+    retried is the whole record, and tells the same."""
+    answers: list[Any] = []
+
+    def handle(request: Any) -> Any:
+        answer = bench._handle(request)
+        if isinstance(request, mongo.Change):
+            assert request.waiter is not None
+            retried = records.placed(bench.document(), request.waiter)
+            assert (retried["waiters"], retried["place"]) == (answer["waiters"], answer["place"])
+            answers.append(answer)
+        return answer
+
+    asks = [Ask("n", attempt, "o", "lock", None, 30 * SECOND, queue=True) for attempt in ("a", "b", "$token", "d")]
+    for ask in (*asks, asks[2], asks[0]._replace(attempt="e", queue=False)):
+        bench.store.waiters.clear()
+        run_steps(bench.store.acquire(ask), handle)
+    assert [(one["waiters"], one["place"]) for one in answers] == [(0, -1), (1, 0), (2, 1), (3, 2), (3, 1), (3, -1)]
+    assert not any("queue" in one for one in answers)
 
 
 # Places that are kept for many at once.

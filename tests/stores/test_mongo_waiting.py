@@ -20,6 +20,7 @@ from leasehold import aio, clock
 from leasehold.policy import FALLBACK, FIRST_TERM, WAITER_TTL
 from leasehold.protocol import SECOND, Ask, Busy, Grant, Holding, run_steps
 from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb import records
 from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb.waiting import GRACE, HORIZON, SHARE, Waiter, grace
 from leasehold.stores.waiting import Wake
@@ -64,9 +65,9 @@ class Server:
                 return "session", 1
             case Wake(attempt):
                 return self.woken.append(attempt)
-            case mongo.Change(name):
+            case mongo.Change(name, waiter=waiter):
                 self.sent.append("ask")
-                return self.document(name)
+                return records.placed(self.document(name), waiter)
             case mongo.ChangeMany(changes):
                 self.sent.append("keep")
                 self.changes.append([change.name for change in changes])

@@ -203,11 +203,11 @@ class Access:
 
     # The commands. Of an asynchronous client they are to be awaited.
 
-    def change(self, name: str, stages: Any, upsert: bool, where: Mapping[str, Any]) -> Any:
+    def change(self, name: str, stages: Any, upsert: bool, where: Mapping[str, Any], waiter: str | None) -> Any:
         return self.leases.find_one_and_update(
             self.filter(name, where),
             stages,
-            projection=AFTER,
+            projection=AFTER if waiter is None else with_place(waiter),
             upsert=upsert,
             return_document=ReturnDocument.AFTER,
             collation=AS_IT_IS,
@@ -250,14 +250,19 @@ if hasattr(os, "register_at_fork"):
 
 AS_IT_IS = {"locale": "simple"}
 """How to compare text, whatever the collection's default is."""
-AFTER = {
+AFTER: Mapping[str, Any] = {
     "now": "$$NOW",
     **dict.fromkeys(("format", "token", "shape", "limit", "holders", "lapsed", "abandoned", "call", "note"), 1),
-    **{"queue.attempt": 1, "queue.expires": 1},
 }
-"""What a command tells of the document, and the server's time. Of a long queue, no more than is needed: it is what
-takes the longest to read."""
-LOOK = {"projection": AFTER, "collation": AS_IT_IS}
+"""What a command tells of the document, and the server's time. Not the queue: a long one takes longer to send and to
+read than all else."""
+LOOK = {"projection": {**AFTER, "queue.attempt": 1, "queue.expires": 1}, "collation": AS_IT_IS}
+
+
+def with_place(attempt: str) -> Mapping[str, Any]:
+    """And how many wait, and the place of this one among them; -1 if it has none."""
+    place = {"$indexOfArray": ["$queue.attempt", {"$literal": attempt}]}
+    return {**AFTER, "waiters": {"$size": "$queue"}, "place": place}
 
 
 def beyond(prefix: str) -> str | list[Any]:

@@ -61,7 +61,7 @@ def standings(name: str, attempts: Iterable[str], document: Document | None) -> 
     holders, queue, now = document["holders"], document["queue"], document["now"]
     alive = [waiter for waiter in queue if waiter["expires"] > now]
     places = {waiter["attempt"]: place for place, waiter in enumerate(alive)}
-    reply = busy(name, None, {**document, "queue": alive})
+    reply = busy(name, {**document, "waiters": len(alive), "place": 0})
     expired = len(alive) < len(queue) or any(holder["expires"] <= now for holder in holders)
     for attempt in attempts:
         place = places.get(attempt)
@@ -71,17 +71,19 @@ def standings(name: str, attempts: Iterable[str], document: Document | None) -> 
             yield reply._replace(place=place)
 
 
-def place_of(attempt: str, document: Document) -> int | None:
-    return next((at for at, waiter in enumerate(document["queue"]) if waiter["attempt"] == attempt), None)
+def placed(document: Document, attempt: str | None) -> Document:
+    """With what the answer to a change has in place of the queue."""
+    queue = [waiter["attempt"] for waiter in document["queue"]]
+    return {**document, "waiters": len(queue), "place": queue.index(attempt) if attempt in queue else -1}
 
 
-def busy(name: str, place: int | None, document: Document) -> Busy:
-    now = document["now"]
+def busy(name: str, document: Document) -> Busy:
+    now, place = document["now"], document["place"]
     first = min(document["holders"], key=lambda holder: holder["expires"], default=None)
-    holder = None if first is None else holding(name, first, now, len(document["queue"]))
+    holder = None if first is None else holding(name, first, document)
     wait = None if first is None or holder is None else holder.expires_in + _grace(first)
     # The clock is cut to the ms: it was not later than this.
-    return Busy(holder, place, wait, now=(ms(now) + 1) * 1000, token=document.get("token"))
+    return Busy(holder, None if place < 0 else place, wait, now=(ms(now) + 1) * 1000, token=document.get("token"))
 
 
 def _grace(holder: Document) -> float:
@@ -92,11 +94,13 @@ def _grace(holder: Document) -> float:
 
 def holdings(document: Document) -> Iterator[Holding]:
     check_format(document)
+    found = {**document, "waiters": len(document["queue"])}
     for holder in document["holders"]:
-        yield holding(document["_id"]["name"], holder, document["now"], len(document["queue"]))
+        yield holding(document["_id"]["name"], holder, found)
 
 
-def holding(name: str, one: Document, now: datetime, waiters: int) -> Holding:
+def holding(name: str, one: Document, document: Document) -> Holding:
+    now, waiters = document["now"], document["waiters"]
     age, left = (now - one["acquired"]).total_seconds(), (one["expires"] - now).total_seconds()
     return Holding(name, one["attempt"], one["owner"], one["kind"], one["data"], int(one["token"]), age, left, waiters)
 

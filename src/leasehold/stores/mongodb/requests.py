@@ -16,8 +16,9 @@ class Sender(NamedTuple):
 class Change(NamedTuple):
     """Apply a pipeline to the document of a name, if more is true of it (``where``) than that it is there.
 
-    Answered with the document after that, and the server's time as ``now`` in it, if it is not the answer to a command
-    that pymongo has retried. None: there is no such document, or, with ``upsert``, another command made it at the same
+    Answered with the document after that, without its queue; in it the server's time as ``now``, and, if asked for one
+    ``waiter``, how many ``waiters`` there are and its ``place``. The answer to a command that pymongo has retried is
+    the document as it is. None: there is no such document, or, with ``upsert``, another command made it at the same
     time.
     """
 
@@ -25,6 +26,7 @@ class Change(NamedTuple):
     stages: Sequence[Document]
     upsert: bool = False
     where: Mapping[str, Any] = NOTHING
+    waiter: str | None = None
 
 
 class ChangeMany(NamedTuple):

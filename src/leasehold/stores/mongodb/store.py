@@ -123,17 +123,17 @@ class MongoStore:
 
     def _ask(self, ask: Ask) -> Steps[Reply]:
         session, sent = yield Sender()
-        document = yield from _upsert(ask.name, with_ask(_ask(ask, session, sent), pipelines.ACQUIRE))
+        stages = with_ask(_ask(ask, session, sent), pipelines.ACQUIRE)
+        document = yield from _upsert(ask.name, stages, waiter=ask.attempt)
         gone = records.taken_from(document, ask.attempt, sent)
         yield from _ring(document)
         for holder in document["holders"]:
             if holder["attempt"] == ask.attempt and holder["state"] != INTERRUPTED:
-                queued = len(document["queue"])
-                taken_from = None if gone is None else records.holding(ask.name, gone, document["now"], queued)
+                taken_from = None if gone is None else records.holding(ask.name, gone, document)
                 return Grant(int(holder["token"]), None, taken_from)
         if (document["shape"], document["limit"]) != (ask.shape, ask.limit):
             return Mismatch(document["shape"], document["limit"])
-        return records.busy(ask.name, records.place_of(ask.attempt, document), document)
+        return records.busy(ask.name, document)
 
     def _look(self, waiter: Waiter) -> Steps[Busy | None]:
         """How the name stands, if there is no need to ask for this one alone."""
@@ -281,21 +281,21 @@ def _change(change: Change) -> Steps[Document | None]:
     """The document after a change. None: there is none that it is for.
 
     When the answer got lost and pymongo has retried the command, the server answers from its log: with the document
-    as the change left it, but without ``now``, which is to be computed. A later time does as well."""
+    as the change left it, but without what is to be computed. Of ``now`` a later time does as well."""
     document: Document | None = yield change
     if document is not None and "now" in document:
         return document
     for found in (yield Find([change.name])):
         if document is not None:
-            return {**document, "now": found["now"], "retried": True}
+            return {**records.placed(document, change.waiter), "now": found["now"], "retried": True}
         records.check_format(found)
     return None
 
 
-def _upsert(name: str, stages: Sequence[Document]) -> Steps[Document]:
+def _upsert(name: str, stages: Sequence[Document], waiter: str | None = None) -> Steps[Document]:
     """Change the document of a name, which is made if need be. Of several that make it at once, one does."""
     for _ in range(RACES):
-        document = yield from _change(Change(name, stages, upsert=True))
+        document = yield from _change(Change(name, stages, upsert=True, waiter=waiter))
         if document is not None:
             return document
     raise StoreNotReady(

@@ -189,9 +189,9 @@ class MongoTasks(Listener):
         match request:
             case Sender():
                 return self.session, clock.now_us()
-            case Change(name, stages, upsert, where):
+            case Change(name, stages, upsert, where, waiter):
                 try:
-                    return await access.change(name, stages, upsert, where)
+                    return await access.change(name, stages, upsert, where, waiter)
                 except DuplicateKeyError as error:
                     if is_race(error):
                         return None

@@ -61,9 +61,9 @@ class MongoThreads(Listener):
         match request:
             case Sender():
                 return self.session, clock.now_us()
-            case Change(name, stages, upsert, where):
+            case Change(name, stages, upsert, where, waiter):
                 try:
-                    return access.change(name, stages, upsert, where)
+                    return access.change(name, stages, upsert, where, waiter)
                 except DuplicateKeyError as error:
                     if is_race(error):
                         return None
