@@ -400,8 +400,8 @@ def test_who_was_granted_or_has_left_is_forgotten(server: Server) -> None:
     assert not server.store.waiters
 
 
-def waiter_of(busy: Busy, sent: float) -> Waiter:
-    return Waiter(Ask("x", "1x", "me", "lock", None, 30 * SECOND, queue=True), busy, sent)
+def waiter_of(busy: Busy, sent: float, limit: int = 1) -> Waiter:
+    return Waiter(Ask("x", "1x", "me", "lock", None, 30 * SECOND, limit=limit, queue=True), busy, sent)
 
 
 def test_what_is_told_of_the_holder_goes_with_the_time(server: Server) -> None:
@@ -437,22 +437,23 @@ SOON = Busy(None, 0, FIRST_TERM, now=25 * SECOND)
 
 
 @pytest.mark.parametrize(
-    ("passed", "expires", "left"),
+    ("passed", "limit", "expires", "left"),
     [
-        (20.0, 30.0, FIRST_TERM),  # as soon as it can be known
-        (20.5, 30.0, FIRST_TERM - 0.5),
-        (20.7, 30.0, None),  # it is over
-        (25.0, 30.0, None),
-        (19.0, 30.0, FIRST_TERM),  # before it was: the server's clock was set forth
-        (20.1, 20.4, 0.3),  # another that holds it too, or did, may expire before that
-        (20.1, 20.0, None),
+        (20.0, 1, 30.0, FIRST_TERM),  # as soon as it can be known
+        (20.5, 1, 30.0, FIRST_TERM - 0.5),
+        (20.7, 1, 30.0, None),  # it is over
+        (25.0, 1, 30.0, None),
+        (19.0, 1, 30.0, FIRST_TERM),  # before it was: the server's clock was set forth
+        (20.1, 1, 0.7, FIRST_TERM - 0.1),  # who held it before is gone, and its term means nothing
+        (20.1, 2, 20.4, 0.3),  # another that holds it too, or did, may expire before that
+        (20.1, 2, 20.0, None),
     ],
 )
 def test_for_how_long_one_that_is_next_need_not_ask(
-    server: Server, passed: float, expires: float, left: float | None
+    server: Server, passed: float, limit: int, expires: float, left: float | None
 ) -> None:
     """The server's clock was at 5 s when it was asked, and at 25 s when another was granted the name."""
-    waiter = waiter_of(Busy(None, 0, expires, now=5 * SECOND), server.now)
+    waiter = waiter_of(Busy(None, 0, expires, now=5 * SECOND), server.now, limit)
     server.now += passed
     told = waiter.give_time(SOON)
     assert told == (None if left is None else SOON._replace(expires_in=pytest.approx(left)))

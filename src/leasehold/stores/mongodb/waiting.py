@@ -59,14 +59,15 @@ class Waiter:
 
     def give_time(self, news: Busy) -> Busy | None:
         """Another was granted it, for a term that counts from ``news.now`` on the server's clock: until that is over,
-        or who else holds it may have expired, there is no need to ask. None: there is.
+        or who else holds it may have expired, there is no need to ask. None: there is. Where one at a time holds it,
+        whoever was known to is gone, and nobody else does.
 
         The server read ``reply.now`` after ``told``, so that this is too early by what the answer took, never late."""
         if news.now is None or news.expires_in is None or self.reply.now is None:
             return None
         now = clock.now()
         ends = self.told + (news.now - self.reply.now) / SECOND + news.expires_in
-        left = min(ends, self.expires) - now
+        left = (ends if self.ask.limit == 1 else min(ends, self.expires)) - now
         # If the server's clock was set forth meanwhile: no longer than from now on.
         return news._replace(expires_in=min(left, news.expires_in)) if left > 0 else None
 
