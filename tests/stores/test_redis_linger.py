@@ -7,7 +7,7 @@ import pytest
 import leasehold
 from leasehold import aio
 from leasehold.stores.redis import pool_tasks, pool_threads
-from leasehold.stores.redis.linger import MOST, PROBE, Linger
+from leasehold.stores.redis.linger import IN_VAIN, MOST, PROBE, Linger
 from servers.proxy import Proxy
 from servers.redis import Redis
 
@@ -17,7 +17,7 @@ FAR = 0.005
 
 def test_it_is_given_up_when_it_does_not_pay_and_tried_again_now_and_then() -> None:
     linger = Linger()
-    for _ in range(2):
+    for _ in range(MOST // IN_VAIN):
         assert linger.worth_it()
         linger.went(False)
     assert [linger.worth_it() for _ in range(2 * PROBE)].count(True) == 2, "tried again, and in vain"
@@ -30,7 +30,6 @@ def test_it_is_given_up_when_it_does_not_pay_and_tried_again_now_and_then() -> N
 def test_it_is_given_up_unless_it_pays_most_of_the_time() -> None:
     linger = Linger()
     for _ in range(MOST):
-        linger.went(True)
         linger.went(True)
         linger.went(False)
     assert not linger.worth_it()
@@ -45,7 +44,7 @@ def test_nobody_stays_awake_for_a_server_that_is_far(
             lock = locks.lock("far")
             lock.acquire().release()
             proxy.delay(FAR)
-            for _ in range(3):
+            for _ in range(MOST):
                 assert lock.acquire().release()
             (line,) = locks._core.driver._link._idle
             assert not line._linger.worth_it()
@@ -80,7 +79,7 @@ async def test_no_task_stays_awake_for_a_server_that_is_far(redis_server: Redis,
             lock = locks.lock("far")
             await (await lock.acquire()).release()
             proxy.delay(FAR)
-            for _ in range(3):
+            for _ in range(MOST):
                 assert await (await lock.acquire()).release()
             (line,) = locks._core.driver._link._idle
             assert not line.linger.worth_it()
