@@ -349,6 +349,29 @@ def test_no_cursor_is_opened_before_there_is_a_call(
     assert None not in found
 
 
+def test_a_break_is_noticed_though_it_came_before_one_listens(
+    url: str, connect: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change stream begins when it is opened. Whoever was granted its lease before that learns of a break then, and
+    not only when it renews."""
+    opened = mongo_calls.open_cursor
+    operator = leasehold.connect(url)
+    broken: list[bool] = []
+
+    def late(access: Any, way: str, session: str) -> Any:
+        if not broken:
+            broken.append(operator.break_lease("x"))
+        return opened(access, way, session)
+
+    with operator:
+        operator.inspect("x")
+        monkeypatch.setattr(mongo_calls, "open_cursor", late)
+        lease = connect(url).lock("x", ttl=600, renew_every=300).acquire()
+        assert lease.wait_lost(60)
+        assert broken == [True]
+        assert not lease.release()
+
+
 def test_calls_are_capped_by_one_alone(by_calls: str, database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Capping makes the collection anew. Whoever has found that it is not capped, and does it when others listen to it
     already, would leave them deaf: servers tell them only when their requests are over."""

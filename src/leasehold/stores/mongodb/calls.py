@@ -26,7 +26,7 @@ from ... import clock
 from ...errors import StoreError, StoreUnavailable
 from ...log import INFO, WARNING, log
 from ...policy import FIRST_TERM
-from ...protocol import Busy, Grant, Steps
+from ...protocol import HELD, Busy, Grant, Steps
 from . import link as mongo_link
 from .lanes import LANES, Lane, lane_of
 from .link import FORBIDDEN, Access, Link, translate
@@ -267,6 +267,8 @@ class Listener:
                     opened = self._up = True  # last: whoever sees that it is up may ask by which way
                     if self._broke:
                         self._wake_all()  # what was called meanwhile, or undone by an election, is not heard
+                    elif way == STREAM:
+                        self.on_ring(HELD)  # nor what was broken before; who waits asks again (_hears)
                 asked = clock.now()
                 with pymongo.timeout(mongo_link.AWAIT + mongo_link.SILENCE):
                     found = yield lambda access: cursor.try_next()
