@@ -158,7 +158,7 @@ class TaskCore(Core):
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            limit = engine.first_limit(spec, timeout) if timeout else spec.timing.call_limit
+            limit = engine.first_limit(spec, timeout)
             sent = self.now()
             try:
                 reply: Reply | StoreError = await self.driver.run(self.store.acquire(ask), limit)

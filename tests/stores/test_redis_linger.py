@@ -1,13 +1,14 @@
 """Staying awake while a server answers: only where it pays, and without keeping others from anything."""
 
 import asyncio
+import gc
 
 import pytest
 
 import leasehold
 from leasehold import aio
 from leasehold.stores.redis import pool_tasks, pool_threads
-from leasehold.stores.redis.linger import IN_VAIN, MOST, PROBE, Linger
+from leasehold.stores.redis.linger import IN_VAIN, MOST, PROBE, Linger, a_turn
 from servers.proxy import Proxy
 from servers.redis import Redis
 
@@ -85,23 +86,51 @@ async def test_no_task_stays_awake_for_a_server_that_is_far(redis_server: Redis,
             assert not line.linger.worth_it()
 
 
+@pytest.mark.parametrize("arrives", [True, False], ids=["granted", "on its way"])
 async def test_who_is_cancelled_while_it_stays_awake_leaves_nothing(
-    redis_server: Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+    redis_server: Redis, namespace: str, monkeypatch: pytest.MonkeyPatch, arrives: bool
 ) -> None:
     """Promise 4; and the event loop goes on meanwhile."""
     monkeypatch.setattr(pool_tasks, "AWAKE", 3600.0)
-    with Proxy(redis_server.port) as proxy:
-        async with aio.connect(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
-            await (await locks.lock("warm").acquire()).release()
-            proxy.only("to_server")
-            asking = asyncio.ensure_future(locks.lock("cancelled").acquire())
-            async with aio.connect(redis_server.url, namespace=namespace) as others:
-                while not await others.lock("cancelled").locked():
-                    pass
+    async with aio.connect(redis_server.url, namespace=namespace) as others:
+        with Proxy(redis_server.port) as proxy:
+            async with aio.connect(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+                await (await locks.lock("warm").acquire()).release()
+                (line,) = locks._core.driver._link._idle
+                if arrives:
+                    proxy.only("to_server")
+                else:
+                    proxy.blackhole()
+                asking = asyncio.ensure_future(locks.lock("cancelled", ttl=300).acquire())
+                while line.due == 0 or (arrives and not await others.lock("cancelled").locked()):
+                    await a_turn()
                 asking.cancel()
                 proxy.all_well()
                 with pytest.raises(asyncio.CancelledError):
                     await asking
-                async with others.lock("cancelled", timeout=60):
-                    pass
-            await (await locks.lock("cancelled").acquire()).release()
+        assert await others.lock("cancelled").try_acquire(60) is not None, "long before it expires"
+
+
+async def test_a_limit_that_ends_while_one_stays_awake_is_seen_though_it_is_cancelled(
+    redis_server: Redis, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio would complain of an error that nobody has looked at."""
+    monkeypatch.setattr(pool_tasks, "AWAKE", 3600.0)
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context["message"]))
+    with Proxy(redis_server.port) as proxy:
+        async with aio.connect(f"redis://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            await (await locks.lock("warm").acquire()).release()
+            (line,) = locks._core.driver._link._idle
+            proxy.blackhole()
+            asking = asyncio.ensure_future(locks.lock("limit").acquire())
+            while line.due == 0:
+                await a_turn()
+            line._inflow._waiter.set_exception(TimeoutError())  # as its alarm does
+            asking.cancel()
+            proxy.all_well()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            del asking
+    gc.collect()
+    assert complaints == []

@@ -14,7 +14,7 @@ from collections.abc import Generator
 AWAKE = 60e-6
 """For how long, in seconds. A script's answer takes about 40 µs, a part of which is to wake the server."""
 MOST, IN_VAIN = 8, 2
-"""What is remembered of how it went: once in vain outweighs twice that it paid."""
+"""What is remembered of how it went: once in vain weighs as much as twice that it paid."""
 PROBE = 100
 """When it does not pay, each so-many-th call tries again: the server may be less busy, or nearer, by then."""
 

@@ -36,7 +36,7 @@ class Inflow(asyncio.Protocol):
         self._alarm: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
-        self.data = self.data + data if self.data else data
+        self.data = self.data + data if self.data else bytes(data)
         self._wake()
 
     def eof_received(self) -> None:
@@ -245,6 +245,7 @@ class Lines:
             await asyncio.wait(self._finishing, timeout=limit)
         ends = asyncio.get_running_loop().time() + limit
         line = self._take_idle()
+        coming: asyncio.Future[None] | None = None
         try:
             if line is None:
                 async with asyncio.timeout_at(ends):
@@ -267,6 +268,8 @@ class Lines:
                 self._drop(line)
             raise RedisTimeoutError(f"no answer within {limit:.3g} s") from None
         except asyncio.CancelledError:
+            if coming is not None and not coming.cancel() and not coming.cancelled():
+                coming.exception()  # seen: while it stayed awake nobody had waited for it
             if line is not None:
                 self._finish(line, limit)
             raise
