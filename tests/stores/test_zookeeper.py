@@ -973,7 +973,7 @@ def test_dead_waiters_hold_up_nobody_until_somebody_looks_by_itself(
         else:
             threads[number] = threading.Thread(target=have, args=(locks, number))
             threads[number].start()
-            eventually(lambda locks=locks: any(stake.watching for stake in stakes_of(locks)))  # it waits, and listens
+            eventually(lambda locks=locks: any(s.watching or s.near for s in stakes_of(locks)))  # it waits, and listens
         assert everybody[0].inspect("x").waiters == number + 1  # type: ignore[union-attr]
     assert lease.release()
     for thread in threads.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 from kazoo.exceptions import NoNodeError
@@ -13,9 +12,9 @@ from ...typed import Any
 from . import nodes
 from .nodes import Node, View, view
 from .placing import Placing
-from .requests import Call, Calls, Multi, children, create, delete, get, listing, put
+from .requests import Call, Calls, Multi, children, create, delete, departures, get, listing, put
 from .session import Session
-from .stake import NEAR, NO_SUSPECTS, Far, Stake
+from .stake import FIRST, NEAR, Stake
 
 LOOKED_AT = 16
 """Of so many holders the next in line looks whether they have claimed what they were let in for."""
@@ -178,32 +177,32 @@ class Asking(Placing):
     def _wait(self, ask: Ask, stake: Stake, look: View, mine: Node) -> Steps[Reply | None]:
         """Say that we wait, and have ourselves called when it is worth another look.
 
-        Everybody watches who is right before it in line, and asks when that one claims, or goes. It also watches the
-        two before that one, to hear when one of them holds and gives back: who is let in by that has to claim within a
-        first term, see ``Link``. Among several holders the first two in line watch all that come and go, instead.
+        Of a lock the first in line watches the holder. Whoever is behind it hears when one of the three before it goes:
+        of the nearest, to ask; of the others, to see whether who is let in by that claims, see ``Link``. Of what
+        several may hold, everybody watches who is right before it, and the first two in line all that come and go.
         """
         assert stake.path is not None
         stake.until = clock.now() + policy.WAITER_TTL
         place = look.waiting.index(mine)
         ahead = [f"{stake.parent}/{node.child}" for node in look.holders[-LOOKED_AT:]]
-        waiting = [] if look.resting else [f"{stake.parent}/{node.child}" for node in look.waiting[:place]]
+        queue = [f"{stake.parent}/{node.child}" for node in look.waiting[:place]]
+        waiting = [] if look.resting else queue
         stake.late = frozenset((*waiting, *stake.late.intersection(ahead)))  # whether a rest is over, not all see alike
-        before = [f"{stake.parent}/{look.waiting[place - 1].child}"] if place else []
+        alone = look.limit == 1 and not look.resting
         crowd = len(look.holders) > 1
-        line = [*ahead, *(f"{stake.parent}/{node.child}" for node in look.waiting[:place])]
-        far = [] if crowd or look.resting or look.limit > 1 else line[-NEAR:-1]
-        watched = before if crowd else [*before, *far, *(ahead if place < 2 else ())]
-        further = [path for path in far if path not in ahead]
+        near = (*ahead, *queue)[-NEAR:] if alone and place else FIRST
+        before = [] if alone else queue[-1:]
+        watched = before if crowd or place > 1 or near else [*before, *ahead]
         told = stake.version and not stake.hasty
         say = [] if told else [put(stake.path, nodes.record(ask, nodes.WAITING).encode(), stake.version or 0)]
         listing = [children(stake.parent, self.link.watch(stake, stake.parent))] if crowd and place < 2 else []
+        self.link.follow(stake, near)
         calls = [
             *say,
             *(get(path, self.link.watch(stake, path) if path in watched else None) for path in (*before, *ahead)),
-            *(get(path, self.link.watch(stake, path)) for path in further),
+            *([departures(near)] if near else []),
             *listing,
         ]
-        stake.far = NO_SUSPECTS  # until it is known how those stand, each event is worth a look
         busy, answers = yield from self._look(stake.session, ask.name, look, place, calls)
         if say:
             said = answers.pop(0)
@@ -218,14 +217,8 @@ class Asking(Placing):
             return None  # somebody has gone meanwhile
         if listing and not {node.child for node in look.holders} <= set(there):
             return None
-        stake.next = place == 0
-        found = dict(zip((*before, *ahead, *further), answers, strict=True))
-        stake.far = {
-            path: Far(following, 0 if path in ahead else 1 if found[path][1].version else 2, len(line) - number - 2)
-            for number, (path, following) in enumerate(itertools.pairwise(line))
-            if path in far
-        }
-        found = {path: found[path] for path in ahead}
+        stake.next = alone or place == 0
+        found = dict(zip(ahead, answers[len(before) :], strict=False))
         return (yield from self._suspect(stake, found, busy))
 
     def _suspect(self, stake: Stake, found: dict[str, Any], busy: Busy) -> Steps[Reply | None]:

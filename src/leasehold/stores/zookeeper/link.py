@@ -9,11 +9,11 @@ what is held, and retries what could not be removed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
+from kazoo.protocol.states import EventType
 
 from ... import clock, policy
 from ...bells import ThreadBell
@@ -22,9 +22,9 @@ from ...log import WARNING, log
 from ...protocol import SECOND, Busy
 from ...typed import Any
 from . import nodes
-from .requests import children, delete, exists, get, sync
+from .requests import children, delete, exists, sync
 from .session import Session, length
-from .stake import NO_SUSPECTS, NOBODY, Far, Stake
+from .stake import FIRST, NO_SUSPECTS, NOBODY, Stake
 from .url import Address
 
 WATCH_AFTER = 0.05
@@ -41,6 +41,9 @@ GRACE = 0.1
 """How much later a permit among several is removed than it ends, so that others see that it was not given back."""
 PATIENCE = 1.0
 """How long an answer may take at least before its session is taken to hang."""
+SOON = 0.2
+"""When one further ahead in line has gone, whoever is let in by that has claimed by then, or gone too: if not, those
+behind it look. One that is dead has its first term from then on, which is less than a second together."""
 RETRY = 0.25
 REPLACED_AFTER = 1.0
 """How old a session that is over has to be for another to take its place: a wrong password is not tried more often."""
@@ -68,6 +71,8 @@ class Link:
         self.mutex = threading.Lock()
         self.stakes: dict[str, Stake] = {}
         self.watchers: dict[str, set[str]] = {}
+        self.followers: dict[str, set[str]] = {}
+        """By path: who hears of all that happens to it, and who only of its going."""
         self.doomed: dict[str, Session] = {}
         self.sweeps: list[tuple[float, Stake]] = []
         self.sample: tuple[int, float] | None = None
@@ -183,7 +188,8 @@ class Link:
             self._record = stake.record
         stake.record = self._record
         stake.above = ""
-        stake.late, stake.suspects, stake.far = NOBODY, NO_SUSPECTS, NO_SUSPECTS
+        _leave(self.followers, stake.near, stake.attempt)
+        stake.late, stake.suspects, stake.near = NOBODY, NO_SUSPECTS, FIRST
 
     def drop(self, stake: Stake) -> None:
         """The node is gone, or another's."""
@@ -222,62 +228,58 @@ class Link:
             stake.watching |= {path}
         return self.event
 
+    def follow(self, stake: Stake, paths: tuple[str, ...]) -> None:
+        """From now on the stake hears when these go, and no others: to be said before that is asked of the server."""
+        with self.mutex:
+            _leave(self.followers, stake.near, stake.attempt)
+            stake.near = paths
+            for path in paths:
+                self.followers.setdefault(path, set()).add(stake.attempt)
+
     def forget(self, attempt: str, stake: Stake | None = None) -> None:
         stake = stake or self.stakes.get(attempt)
         if stake is None:
             return
         with self.mutex:
-            paths, stake.watching = stake.watching, NOBODY
-            for path in paths:
-                if (there := self.watchers.get(path)) is not None:
-                    there.discard(attempt)
-                    if not there:
-                        del self.watchers[path]
+            _leave(self.watchers, stake.watching, attempt)
+            _leave(self.followers, stake.near, attempt)
+            stake.watching, stake.near = NOBODY, FIRST
 
     def _event(self, event: Any) -> None:
         """From kazoo's callback thread. One without a path is about the connection, see ``cut_off``."""
         if event.path is None:
             return
+        gone = event.type == EventType.DELETED
         with self.mutex:
             called = self.watchers.pop(event.path, set())
+            followers = self.followers.pop(event.path, set()) if gone else set()
         mine = self.stakes.get(nodes.attempt_of(event.path))
         if mine is not None and mine.watched and mine.path == event.path:
             called.add(mine.attempt)
         for attempt in called:
-            stake = self.stakes.get(attempt)
-            far = None if stake is None or stake.held or stake.rung else stake.far.get(event.path)
-            if stake is None or far is None or not self._further_on(stake, event.path, far, event.type):
-                self._called(attempt, gone=event.type == EventType.DELETED)
+            self._called(attempt, gone)
+        for attempt in followers:
+            self._went(attempt, event.path)
 
-    def _further_on(self, stake: Stake, path: str, far: Far, what: str) -> bool:
-        """Something has become of one further ahead. False: the stake has to look. When that one holds, its release
-        lets in the next, who is alive if it claims within a first term: until then there is nothing to look for."""
-        if what == EventType.CHANGED and stake.session.up:
-            stake.far = {**stake.far, path: far._replace(writes=far.writes - 1)}
-            with self.mutex:
-                there = self.watchers.setdefault(path, set())
-                watched = bool(there)  # by another of ours, who hears of the same
-                there.add(stake.attempt)
-                stake.watching |= {path}
-            if not watched:
-                found = stake.session.submit(get(path, self.event))
-                found.rawlink(
-                    lambda _: self._gone_meanwhile(path) if isinstance(found.exception, NoNodeError) else None
-                )
-            return True
-        if what == EventType.DELETED and far.writes <= 0:
-            stake.suspects = {**stake.suspects, far.following: clock.now()}
-            self.on_ring(stake.attempt, Busy(None, far.later, policy.FIRST_TERM))
-            return True
-        return False
-
-    def _gone_meanwhile(self, path: str) -> None:
-        self._event(WatchedEvent(EventType.DELETED, KeeperState.CONNECTED, path))
+    def _went(self, attempt: str, path: str) -> None:
+        """One of those ahead of a stake has gone. Whoever was right behind that one has its turn, or a look soon shows
+        that it has not: the stake itself, if it was the last, or one that is alive if it has claimed by then."""
+        stake = self.stakes.get(attempt)
+        if stake is None or stake.held:
+            return
+        with self.mutex:
+            at = stake.near.index(path) if path in stake.near else len(stake.near)
+            between = stake.near[at + 1 :]
+            stake.near = stake.near[:at] + between
+        if between and not stake.rung:
+            self.on_ring(attempt, Busy(None, len(between) - 1, SOON))
+        else:
+            self._called(attempt, gone=True)
 
     def _called(self, attempt: str, gone: bool = False) -> None:
         stake = self.stakes.get(attempt)
         if stake is not None:
-            stake.called, stake.rung = gone, True
+            stake.called, stake.rung = gone and not stake.near, True
         if stake is not None and stake.held:  # it may be a write of its own: look, in a moment, when that is known
             self._watch_soon(stake)
             self.wake()
@@ -499,6 +501,14 @@ class Link:
         _left_to_the_parent.append((self.sessions, self.stakes))
         self.sessions = []
         self._reset()
+
+
+def _leave(heard: dict[str, set[str]], paths: Iterable[str], attempt: str) -> None:
+    for path in paths:
+        if (there := heard.get(path)) is not None:
+            there.discard(attempt)
+            if not there:
+                del heard[path]
 
 
 def _patience(wanted: float) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kazoo.client import KazooClient
-from kazoo.protocol.serialization import Exists
+from kazoo.protocol.serialization import Exists, int_struct, long_struct, write_string
 from kazoo.protocol.states import KazooState
 from kazoo.security import OPEN_ACL_UNSAFE
 
@@ -33,6 +33,44 @@ quiet.setLevel(logging.ERROR)  # kazoo logs whole requests, passwords too, and e
 def length(ttl: float) -> float:
     """How long a session has to last for leases of ``ttl`` seconds, see docs/design/09-zookeeper.md."""
     return 1.15 * ttl + 1.0
+
+
+class _SetWatches:
+    """A request that kazoo does not have. Java's client sets all its watches by it on a new connection, so that every
+    server knows it.
+
+    Here it sets those that a listing of a node's children sets. They tell that the node itself is deleted, too, and
+    ours have no children: so they tell that alone, however often it is written. What is gone already is told at once,
+    before the answer."""
+
+    type = 101
+    _SINCE = 2**63 - 1
+    """The zxid after which a change of the children would be told at once, too."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self._paths = paths
+
+    def serialize(self) -> bytes:
+        none = int_struct.pack(0)  # watches of data, and for nodes to come
+        paths = b"".join(map(write_string, self._paths))
+        return bytes(long_struct.pack(self._SINCE) + none + none + int_struct.pack(len(self._paths)) + paths)
+
+    @classmethod
+    def deserialize(cls, answer: bytes, at: int) -> None:
+        return None
+
+
+class _Told(defaultdict[str, set[Callable[..., None]]]):
+    """Whom kazoo tells what becomes of a node: always the link, which knows who wants to hear of it. kazoo notes that
+    when the request that sets the watch is answered, and what is told at once comes before."""
+
+    def __init__(self, event: Callable[..., None]) -> None:
+        self._always = {event}  # the same for all: kazoo would make a set for each path
+        super().__init__(lambda: self._always)
+
+    def pop(self, path: str, default: Any = None) -> Any:
+        super().pop(path, default)
+        return self._always
 
 
 class Session:
@@ -110,6 +148,10 @@ class Session:
             path, watch = call.args
             result = self.client.handler.async_result()
             self.client._call(Exists(self.client.chroot + path, watch), result)
+            return result
+        if call.method == "departures":
+            result = self.client.handler.async_result()
+            self.client._call(_SetWatches([self.client.chroot + path for path in call.args[0]]), result)
             return result
         return getattr(self.client, call.method)(*call.args, **call.options)
 
@@ -209,8 +251,7 @@ class Session:
     def _changed(self, state: str) -> None:
         """Called by kazoo's connection thread; must not block."""
         if state == KazooState.CONNECTED:
-            watching = {self.link.event}  # the same for all: kazoo would make a set for each path
-            self.client._data_watchers = defaultdict(lambda: watching)
+            self.client._data_watchers = _Told(self.link.event)
             fresh = self.client.client_id[0]
             if fresh != self.id:
                 self.id, self.root = fresh, None

@@ -17,6 +17,7 @@ NOBODY: frozenset[str] = frozenset()  # one for all: an empty set takes as much 
 NO_SUSPECTS: Mapping[str, Any] = {}
 NEAR = 3
 """So many ahead in line each watches: it notices when the last two of them do not claim what they are let in for."""
+FIRST: tuple[str, ...] = ()
 NO_DOUBT = (-1, -1)
 
 
@@ -29,24 +30,13 @@ class Place(NamedTuple):
     mark: int
 
 
-class Far(NamedTuple):
-    """One of those before the one before us in line."""
-
-    following: str
-    """Who is let in when it, holding, gives back."""
-    writes: int
-    """How often its node has yet to change until it holds."""
-    later: int
-    """How many there are between it and us, but for the one that is let in."""
-
-
 class Stake:
     """One attempt's node. ``until`` is when the guard removes it, on the local clock."""
 
     __slots__ = (
         *("above", "attempt", "called", "ended", "hasty", "held", "late", "name", "next", "path", "rest", "session"),
         *("since", "suspects", "token", "ttl", "unsure", "until", "version", "watched", "watching", "weight"),
-        *("record", "shape", "limit", "unwatched", "moves", "mark", "doubt", "offered", "far", "rung"),
+        *("record", "shape", "limit", "unwatched", "moves", "mark", "doubt", "offered", "near", "rung"),
     )
 
     def __init__(self, ask: Any, session: Session, parent: str, record: nodes.Record) -> None:
@@ -67,11 +57,11 @@ class Stake:
         self.late: frozenset[str] = NOBODY
         """Those ahead that it has seen to wait: such a one holds only once it has claimed."""
         self.suspects: Mapping[str, float] = NO_SUSPECTS
-        self.far: Mapping[str, Far] = NO_SUSPECTS
-        """By path: those further ahead that it hears of."""
+        self.near = FIRST
+        """Those ahead whose going it hears of, and who have not gone yet; the nearest is the last."""
         self.next = self.called = self.rung = False
-        """Whether it was the first in line when it last looked, whether one that it watched has gone since, and whether
-        it was told to look."""
+        """Whether it is its turn when those that it watches have gone, whether they have since it last looked, and
+        whether it was told to look."""
         self.hasty = False
         """Whether its node may say that it is held, though it waits."""
 
