@@ -982,46 +982,214 @@ def test_dead_waiters_hold_up_nobody_until_somebody_looks_by_itself(
     assert served == list(threads), "not in the order of arrival"
 
 
-def test_a_hand_off_takes_one_round_trip(
-    connect: Callable[..., leasehold.Locks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the waiter's, once it is called: the look and the claim are sent together."""
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)  # it does not look by itself
-    monkeypatch.setattr(policy, "WAITER_TTL", 1000.0)
-    locks, other = connect(ttl=30), connect(ttl=30)
-    lease = locks.lock("x").acquire()
-    served: list[leasehold.Lease] = []
-    waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire()))
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked because time goes by, however slow the machine is, and nobody is taken for dead."""
+    for name in ("FALLBACK", "WAITER_TTL", "FIRST_TERM"):
+        monkeypatch.setattr(policy, name, 1000.0)
+    monkeypatch.setattr(zk_link, "SOON", 1000.0)
+    monkeypatch.setattr(zk_link, "WATCH_AFTER", 1000.0)
+
+
+def queue_up(locks: leasehold.Locks, attempt: str) -> zk_link.Stake:
+    """Wait for "x" from now on, without anybody who looks again."""
+    ask = Ask("x", attempt * 32, "nobody", "lock", None, 20_000_000, queue=True)
+    assert isinstance(locks._core.driver.run(locks._core.store.acquire(ask), 60.0), Busy)  # type: ignore[attr-defined]
+    return link_of(locks).stakes[ask.attempt]
+
+
+def wait_in_thread(locks: leasehold.Locks, served: list[leasehold.Lease]) -> threading.Thread:
+    """One that waits for "x" and listens."""
+    waiter = threading.Thread(target=lambda: served.append(locks.lock("x").acquire()))
     waiter.start()
-    eventually(lambda: any(stake.next for stake in stakes_of(other)))
+    eventually(lambda: any(stake.next for stake in stakes_of(locks)))
+    return waiter
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize("ahead", [0, 1, 4])
+def test_a_hand_off_takes_one_round_trip(
+    connect: Callable[..., leasehold.Locks], ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the waiter's, once it is called: the look and the claim are sent together. Until then it asks for nothing,
+    however many had their turn before it."""
+    first, *others = everybody = [connect(ttl=30) for _ in range(ahead + 2)]
+    served = [first.lock("x").acquire()]
+    threads = [wait_in_thread(locks, served) for locks in others]
     asked: list[Any] = []
     begin = zk_threads.begin
 
     def noted(link: zk_link.Link, request: Any) -> list[Any]:
-        if threading.current_thread() is waiter:
+        if threading.current_thread() is threads[-1]:
             asked.append(request)
         return begin(link, request)
 
     monkeypatch.setattr(zk_threads, "begin", noted)
-    assert lease.release()
-    waiter.join(60)
-    assert served[0].token > lease.token
+    for number, thread in enumerate(threads):
+        assert served[number].release()
+        thread.join(60)
+        assert served[number + 1].token > served[number].token
     assert len(asked) == 1
+    assert len(served) == len(everybody)
+    assert served[-1].release()
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize(("waiters", "requests"), [(1, 7), (2, 8), (10, 8)])
+def test_a_turn_takes_as_many_requests_however_many_wait(
+    connect: Callable[..., leasehold.Locks], waiters: int, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From one release to the next, with the asking of the one who gave it back: of all, in sessions of their own."""
+    everybody = [connect(ttl=100) for _ in range(waiters + 1)]
+    served = [everybody[0].lock("x").acquire()]
+    threads = [wait_in_thread(locks, served) for locks in everybody[1:]]
+    sent: list[Any] = []
+    submit = zk_link.Session.submit
+
+    def noted(session: zk_link.Session, call: Any) -> Any:
+        if "/x" in repr(call):
+            sent.append(call)
+        return submit(session, call)
+
+    monkeypatch.setattr(zk_link.Session, "submit", noted)
+    for number in range(5):
+        assert served[number].release()
+        threads[number].join(60)
+        threads.append(wait_in_thread(everybody[number % len(everybody)], served))
+        eventually(lambda: len(sent) >= (number + 1) * requests)  # noqa: B023
+    assert len(sent) == 5 * requests, sent
+    for number, thread in enumerate(threads[5:], 5):
+        assert served[number].release()
+        thread.join(60)
+    assert [lease.token for lease in served] == sorted(lease.token for lease in served)
+    assert served[-1].release()
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_who_goes_before_it_is_watched_is_heard_of(
+    connect: Callable[..., leasehold.Locks], client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No lost wake-up: two were ahead when the waiter looked, and are gone by the time that it asks to hear of that."""
+    locks, other = connect(ttl=30), connect(ttl=30)
+    lease = locks.lock("x").acquire()
+    gone = [node_of(locks, lease), str(queue_up(locks, "e").path)]
+    submit = zk_link.Session.submit
+    read: list[Any] = []
+
+    def late(session: zk_link.Session, call: Any) -> Any:
+        if getattr(call, "method", "") == "watch_all":
+            assert list(call.args[0]) == gone
+            for result in read:
+                result.wait(60)
+            for path in gone:
+                client.delete(path)
+        read.append(submit(session, call))
+        return read[-1]
+
+    monkeypatch.setattr(zk_link.Session, "submit", late)
+    served: list[leasehold.Lease] = []
+    waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire()))
+    waiter.start()
+    waiter.join(60)
+    assert served, "it did not hear of it"
+    assert served[0].token > lease.token
     assert served[0].release()
 
 
+@pytest.mark.usefixtures("unhurried")
+def test_who_is_behind_three_that_give_up_says_again_that_it_waits(
+    connect: Callable[..., leasehold.Locks], client: KazooClient
+) -> None:
+    """It took that for its turn, and claimed along with its look: in vain, for there were more ahead."""
+    locks, other = connect(ttl=30), connect(ttl=30)
+    lease = locks.lock("x").acquire()
+    ahead = [queue_up(locks, attempt) for attempt in "abcd"]
+    served: list[leasehold.Lease] = []
+    waiter = wait_in_thread(other, served)
+    [place] = stakes_of(other)
+    for stake in ahead[1:]:
+        client.delete(stake.path)
+    eventually(lambda: client.exists(place.path).version == 3)
+    assert nodes.decode(client.get(place.path)[0]).state == nodes.WAITING
+    eventually(lambda: len(place.near) == 2)
+    client.delete(ahead[0].path)
+    assert lease.release()
+    waiter.join(60)
+    assert served[0].token > lease.token
+    assert served[0].release()
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_nobody_looks_while_those_ahead_claim(connect: Callable[..., leasehold.Locks]) -> None:
+    """However long they hold: who has come further ahead is to be looked at soon, until its claim is heard of."""
+    locks, *others = [connect(ttl=30) for _ in range(4)]
+    served = [locks.lock("x").acquire()]
+    threads = [wait_in_thread(each, served) for each in others]
+    told: list[list[float | None]] = [[], []]
+    for each, news in zip(others[1:], told, strict=True):
+        link_of(each).on_ring = lambda attempt, *busy, news=news: news.extend(one.expires_in for one in busy)
+    assert served[0].release()
+    threads[0].join(60)
+    eventually(lambda: told == [[zk_link.SOON, None]] * 2)
+    for each in others[1:]:
+        link_of(each).on_ring = each._core.rung
+    for number, thread in enumerate(threads[1:], 1):
+        assert served[number].release()
+        thread.join(60)
+    assert served[-1].release()
+
+
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize("first", [nodes.HELD, nodes.WAITING])
+def test_what_looks_like_a_claim_is_made_sure_of(
+    connect: Callable[..., leasehold.Locks], client: KazooClient, first: str
+) -> None:
+    """One that has just come may say that it waits when its turn has come; or it may have claimed too early, and say
+    again that it waits. Then whoever is behind it sees that it has not claimed."""
+    locks, other = connect(ttl=30), connect(ttl=30)
+    lease = locks.lock("x").acquire()
+    ahead = queue_up(locks, "e")
+    waiter = wait_in_thread(other, [])
+    [place] = stakes_of(other)
+    assert ahead.path in place.near
+    client.delete(node_of(locks, lease))
+    client.set(ahead.path, ahead.record._replace(state=first).encode())
+    eventually(lambda: ahead.path in place.watching)
+    if first == nodes.HELD:
+        [session] = link_of(other).sessions
+        eventually(lambda: ahead.path in session.client._data_watchers, what="it was read, and is watched")
+        assert not place.suspects
+        client.set(ahead.path, ahead.record._replace(state=nodes.WAITING).encode())
+    eventually(lambda: place.suspects)
+    client.delete(ahead.path)
+    waiter.join(60)
+    assert not waiter.is_alive()
+
+
+def test_who_is_let_in_has_a_whole_first_term_whatever_went_before(
+    connect: Callable[..., leasehold.Locks], client: KazooClient
+) -> None:
+    """Whoever is behind it hears that the holder's node has gone, which was only moved, long before its turn comes."""
+    locks, one, two = connect(), connect(ttl=20), connect(ttl=20)
+    lease = locks.lock("x", ttl=20).acquire()
+    first, second = queue_up(one, "e"), queue_up(two, "f")
+    assert second.near == (node_of(locks, lease), first.path)
+    lease.renew(ttl=40)
+    eventually(lambda: second.near == (first.path,))
+    time.sleep(1.5 * policy.FIRST_TERM)
+    assert lease.release()
+    assert queue_up(two, "f") is second
+    assert client.exists(first.path), "its turn has only just come"
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_the_work_of_a_hand_off_does_not_grow_with_the_waiters(
     start_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No herd: what the server is asked for each of 20 hand-offs, with 20 and with 200 who wait."""
-    # Nothing is asked because time goes by, however slow the machine is.
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)
-    monkeypatch.setattr(policy, "WAITER_TTL", 1000.0)
-    monkeypatch.setattr(policy, "FIRST_TERM", 1000.0)  # nobody has died who is slow to claim
     monkeypatch.setattr(policy, "CALL_LIMIT", 100.0)
     monkeypatch.setattr(zk_link, "TOUCHES", 1)
     monkeypatch.setattr(zk_link, "DEAD_AFTER", (100.0, 100.0))
-    monkeypatch.setattr(zk_link, "WATCH_AFTER", 1000.0)
     server = start_server(ZooKeeper)
 
     def asked() -> int:

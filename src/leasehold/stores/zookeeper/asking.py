@@ -9,10 +9,10 @@ from kazoo.exceptions import NoNodeError
 from ... import clock, policy
 from ...protocol import BROKEN, SECOND, Ask, Busy, Grant, Mismatch, Missing, Reply, Steps
 from ...typed import Any
-from . import nodes
+from . import link, nodes
 from .nodes import Node, View, view
 from .placing import Placing
-from .requests import Call, Calls, Multi, children, create, delete, departures, get, listing, put
+from .requests import Call, Calls, Multi, children, create, delete, get, listing, put, watch_all
 from .session import Session
 from .stake import FIRST, NEAR, Stake
 
@@ -177,9 +177,9 @@ class Asking(Placing):
     def _wait(self, ask: Ask, stake: Stake, look: View, mine: Node) -> Steps[Reply | None]:
         """Say that we wait, and have ourselves called when it is worth another look.
 
-        Of a lock the first in line watches the holder. Whoever is behind it hears when one of the three before it goes:
-        of the nearest, to ask; of the others, to see whether who is let in by that claims, see ``Link``. Of what
-        several may hold, everybody watches who is right before it, and the first two in line all that come and go.
+        Of a lock the first in line watches the holder. Whoever is behind it follows the three before it: when the
+        nearest has gone, it asks; when another has, it hears whether the next claims, see ``Link``. Of what several may
+        hold, everybody watches who is right before it, and the first two in line all that come and go.
         """
         assert stake.path is not None
         stake.until = clock.now() + policy.WAITER_TTL
@@ -193,17 +193,22 @@ class Asking(Placing):
         near = (*ahead, *queue)[-NEAR:] if alone and place else FIRST
         before = [] if alone else queue[-1:]
         watched = before if crowd or place > 1 or near else [*before, *ahead]
-        told = stake.version and not stake.hasty
+        just_come, told = stake.version == 0, stake.version and not stake.hasty
         say = [] if told else [put(stake.path, nodes.record(ask, nodes.WAITING).encode(), stake.version or 0)]
         listing = [children(stake.parent, self.link.watch(stake, stake.parent))] if crowd and place < 2 else []
+        read = [] if just_come and near else [*before, *ahead]
         self.link.follow(stake, near)
         calls = [
             *say,
-            *(get(path, self.link.watch(stake, path) if path in watched else None) for path in (*before, *ahead)),
-            *([departures(near)] if near else []),
+            *(get(path, self.link.watch(stake, path) if path in watched else None) for path in read),
+            *([watch_all(near)] if near else []),
             *listing,
         ]
-        busy, answers = yield from self._look(stake.session, ask.name, look, place, calls)
+        if read or not near:
+            busy, answers = yield from self._look(stake.session, ask.name, look, place, calls)
+        else:  # how the holder stands is for those in between to see; unless they are few, and may all be dead
+            answers = yield Calls(stake.session, calls)
+            busy = Busy(None, place, None, look=link.SOON if place < NEAR else None)
         if say:
             said = answers.pop(0)
             if isinstance(said, NoNodeError):
@@ -218,7 +223,7 @@ class Asking(Placing):
         if listing and not {node.child for node in look.holders} <= set(there):
             return None
         stake.next = alone or place == 0
-        found = dict(zip(ahead, answers[len(before) :], strict=False))
+        found = {path: answer for path, answer in zip(read, answers, strict=False) if path in ahead}
         return (yield from self._suspect(stake, found, busy))
 
     def _suspect(self, stake: Stake, found: dict[str, Any], busy: Busy) -> Steps[Reply | None]:

@@ -22,7 +22,7 @@ from ...log import WARNING, log
 from ...protocol import SECOND, Busy
 from ...typed import Any
 from . import nodes
-from .requests import children, delete, exists, sync
+from .requests import children, delete, exists, get, sync
 from .session import Session, length
 from .stake import FIRST, NO_SUSPECTS, NOBODY, Stake
 from .url import Address
@@ -42,8 +42,8 @@ GRACE = 0.1
 PATIENCE = 1.0
 """How long an answer may take at least before its session is taken to hang."""
 SOON = 0.2
-"""When one further ahead in line has gone, whoever is let in by that has claimed by then, or gone too: if not, those
-behind it look. One that is dead has its first term from then on, which is less than a second together."""
+"""When one further ahead in line has gone, whoever is let in by that has claimed by then: if not, those behind it look.
+One that is dead has its first term from then on, which is less than a second together."""
 RETRY = 0.25
 REPLACED_AFTER = 1.0
 """How old a session that is over has to be for another to take its place: a wrong password is not tried more often."""
@@ -72,7 +72,7 @@ class Link:
         self.stakes: dict[str, Stake] = {}
         self.watchers: dict[str, set[str]] = {}
         self.followers: dict[str, set[str]] = {}
-        """By path: who hears of all that happens to it, and who only of its going."""
+        """By path: who is to look, whatever happens to it, and who is behind it in line."""
         self.doomed: dict[str, Session] = {}
         self.sweeps: list[tuple[float, Stake]] = []
         self.sample: tuple[int, float] | None = None
@@ -229,7 +229,7 @@ class Link:
         return self.event
 
     def follow(self, stake: Stake, paths: tuple[str, ...]) -> None:
-        """From now on the stake hears when these go, and no others: to be said before that is asked of the server."""
+        """From now on the stake is behind these, and no others: to be said before they are watched."""
         with self.mutex:
             _leave(self.followers, stake.near, stake.attempt)
             stake.near = paths
@@ -252,29 +252,48 @@ class Link:
         gone = event.type == EventType.DELETED
         with self.mutex:
             called = self.watchers.pop(event.path, set())
-            followers = self.followers.pop(event.path, set()) if gone else set()
+            behind = self.followers.pop(event.path, set()) if gone else self.followers.get(event.path, set()) - called
         mine = self.stakes.get(nodes.attempt_of(event.path))
         if mine is not None and mine.watched and mine.path == event.path:
             called.add(mine.attempt)
-        for attempt in called:
+        for attempt in behind:
+            stake = self.stakes.get(attempt)
+            if stake is not None and not stake.held:
+                (self._went if gone else self._wrote)(stake, event.path)
+        for attempt in called - behind:
             self._called(attempt, gone)
-        for attempt in followers:
-            self._went(attempt, event.path)
 
-    def _went(self, attempt: str, path: str) -> None:
-        """One of those ahead of a stake has gone. Whoever was right behind that one has its turn, or a look soon shows
-        that it has not: the stake itself, if it was the last, or one that is alive if it has claimed by then."""
-        stake = self.stakes.get(attempt)
-        if stake is None or stake.held:
-            return
+    def _went(self, stake: Stake, path: str) -> None:
+        """One of those ahead has gone. If it was the last, the stake looks. Else it waits whether who was right behind
+        that one claims: that may not be let in by this, but only a look shows."""
         with self.mutex:
             at = stake.near.index(path) if path in stake.near else len(stake.near)
             between = stake.near[at + 1 :]
             stake.near = stake.near[:at] + between
         if between and not stake.rung:
-            self.on_ring(attempt, Busy(None, len(between) - 1, SOON))
+            self.on_ring(stake.attempt, Busy(None, len(between) - 1, SOON))
         else:
-            self._called(attempt, gone=True)
+            self._called(stake.attempt, gone=True)
+
+    def _wrote(self, stake: Stake, path: str) -> None:
+        """The node of one ahead has changed. If those before it have gone, that is its claim, and there is nothing to
+        look for. Whoever is right behind it makes sure, and watches on: it may have said that it waits, or claimed too
+        early."""
+        near = stake.near
+        if stake.rung or near[:1] != (path,) or not stake.session.up:
+            return
+        if len(near) > 1:
+            self.on_ring(stake.attempt, Busy(None, len(near) - 1, None))
+            return
+
+        def found(result: Any) -> None:
+            if result.successful() and nodes.is_claimed(result.value[0]):
+                if stake.near == near and not stake.rung:  # else it has looked since, or is to
+                    self.on_ring(stake.attempt, Busy(None, 0, None))
+            elif not isinstance(result.exception, NoNodeError):  # of its going the stake hears
+                self._called(stake.attempt)
+
+        stake.session.submit(get(path, self.watch(stake, path))).rawlink(found)
 
     def _called(self, attempt: str, gone: bool = False) -> None:
         stake = self.stakes.get(attempt)

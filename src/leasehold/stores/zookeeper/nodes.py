@@ -196,6 +196,14 @@ def decode(data: bytes) -> Record:
         ) from error
 
 
+def is_claimed(data: bytes) -> bool:
+    """Whether it is certain that a node, which was written since it was created, does not say that it waits."""
+    try:
+        return not decode(data).unclaimed(new=False)
+    except StoreNotReady:
+        return False
+
+
 def rest_child(until: int, shape: str, limit: int, weight: int, attempt: str) -> str:
     return f"rest.{until}.{weight}.{component(shape)}.{limit}.{component(attempt)}"
 

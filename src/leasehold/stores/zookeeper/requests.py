@@ -77,10 +77,10 @@ def get(path: str, watch: Callable[..., None] | None = None) -> Call:
     return Call("get_async", (path, watch))
 
 
-def departures(paths: Sequence[str]) -> Call:
-    """Watch all of these for being deleted, and for nothing else: one request. Of those that are gone, the link hears
-    at once."""
-    return Call("departures", (paths,))
+def watch_all(paths: Sequence[str]) -> Call:
+    """Watch all of these, for one change and for being deleted: one request. Of those that are gone, the link hears at
+    once."""
+    return Call("watch_all", (paths,))
 
 
 def put(path: str, record: bytes, version: int) -> Call:

@@ -39,21 +39,21 @@ class _SetWatches:
     """A request that kazoo does not have. Java's client sets all its watches by it on a new connection, so that every
     server knows it.
 
-    Here it sets those that a listing of a node's children sets. They tell that the node itself is deleted, too, and
-    ours have no children: so they tell that alone, however often it is written. What is gone already is told at once,
-    before the answer."""
+    Here it sets two for each node: the one that reading it sets, and the one that a listing of its children does. That
+    tells that the node itself is deleted, too, and ours have no children: so it tells that alone, and is still there
+    when the other has told of a change. What is gone already is told at once, before the answer."""
 
     type = 101
     _SINCE = 2**63 - 1
-    """The zxid after which a change of the children would be told at once, too."""
+    """The zxid after which other changes would be told at once, too."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
 
     def serialize(self) -> bytes:
-        none = int_struct.pack(0)  # watches of data, and for nodes to come
-        paths = b"".join(map(write_string, self._paths))
-        return bytes(long_struct.pack(self._SINCE) + none + none + int_struct.pack(len(self._paths)) + paths)
+        paths = int_struct.pack(len(self._paths)) + b"".join(map(write_string, self._paths))
+        none = int_struct.pack(0)  # that are to be told of their creation
+        return bytes(long_struct.pack(self._SINCE) + paths + none + paths)
 
     @classmethod
     def deserialize(cls, answer: bytes, at: int) -> None:
@@ -149,7 +149,7 @@ class Session:
             result = self.client.handler.async_result()
             self.client._call(Exists(self.client.chroot + path, watch), result)
             return result
-        if call.method == "departures":
+        if call.method == "watch_all":
             result = self.client.handler.async_result()
             self.client._call(_SetWatches([self.client.chroot + path for path in call.args[0]]), result)
             return result

@@ -58,7 +58,7 @@ class Stake:
         """Those ahead that it has seen to wait: such a one holds only once it has claimed."""
         self.suspects: Mapping[str, float] = NO_SUSPECTS
         self.near = FIRST
-        """Those ahead whose going it hears of, and who have not gone yet; the nearest is the last."""
+        """Those ahead that it follows, and who have not gone yet; the nearest is the last."""
         self.next = self.called = self.rung = False
         """Whether it is its turn when those that it watches have gone, whether they have since it last looked, and
         whether it was told to look."""
