@@ -198,10 +198,11 @@ class Asking(Placing):
         listing = [children(stake.parent, self.link.watch(stake, stake.parent))] if crowd and place < 2 else []
         read = [] if just_come and near else [*before, *ahead]
         self.link.follow(stake, near)
+        follows = (stake.session.connections, near)
         calls = [
             *say,
             *(get(path, self.link.watch(stake, path) if path in watched else None) for path in read),
-            *([watch_all(near)] if near else []),
+            *([watch_all(near)] if near and stake.followed != follows else []),
             *listing,
         ]
         if read or not near:
@@ -222,7 +223,7 @@ class Asking(Placing):
             return None  # somebody has gone meanwhile
         if listing and not {node.child for node in look.holders} <= set(there):
             return None
-        stake.next = alone or place == 0
+        stake.next, stake.followed = alone or place == 0, follows
         found = {path: answer for path, answer in zip(read, answers, strict=False) if path in ahead}
         return (yield from self._suspect(stake, found, busy))
 

@@ -24,7 +24,7 @@ from ...typed import Any
 from . import nodes
 from .requests import children, delete, exists, get, sync
 from .session import Session, length
-from .stake import FIRST, NO_SUSPECTS, NOBODY, Stake
+from .stake import FIRST, NO_SUSPECTS, NOBODY, NONE_YET, Stake
 from .url import Address
 
 WATCH_AFTER = 0.05
@@ -189,7 +189,7 @@ class Link:
         stake.record = self._record
         stake.above = ""
         _leave(self.followers, stake.near, stake.attempt)
-        stake.late, stake.suspects, stake.near = NOBODY, NO_SUSPECTS, FIRST
+        stake.late, stake.suspects, stake.near, stake.followed = NOBODY, NO_SUSPECTS, FIRST, NONE_YET
 
     def drop(self, stake: Stake) -> None:
         """The node is gone, or another's."""
@@ -280,8 +280,8 @@ class Link:
         look for. Whoever is right behind it makes sure, and watches on: it may have said that it waits, or claimed too
         early."""
         near = stake.near
-        if stake.rung or near[:1] != (path,) or not stake.session.up:
-            return
+        if stake.rung or stake.suspects or near[:1] != (path,) or not stake.session.up:
+            return  # it is to look, or will
         if len(near) > 1:
             self.on_ring(stake.attempt, Busy(None, len(near) - 1, None))
             return

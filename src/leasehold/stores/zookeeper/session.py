@@ -86,6 +86,8 @@ class Session:
         self.root: str | None = None
         self.touched = self.heard = clock.now()
         self.touching = False
+        self.connections = 0
+        """How many it has had: with each its watches have ended."""
         self.unwatched: deque[tuple[float, Stake]] = deque()
         self.looks = 0
         self.trying: Any = None
@@ -251,6 +253,7 @@ class Session:
     def _changed(self, state: str) -> None:
         """Called by kazoo's connection thread; must not block."""
         if state == KazooState.CONNECTED:
+            self.connections += 1
             self.client._data_watchers = _Told(self.link.event)
             fresh = self.client.client_id[0]
             if fresh != self.id:

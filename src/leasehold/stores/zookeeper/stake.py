@@ -18,6 +18,7 @@ NO_SUSPECTS: Mapping[str, Any] = {}
 NEAR = 3
 """So many ahead in line each watches: it notices when the last two of them do not claim what they are let in for."""
 FIRST: tuple[str, ...] = ()
+NONE_YET = (0, FIRST)
 NO_DOUBT = (-1, -1)
 
 
@@ -36,7 +37,7 @@ class Stake:
     __slots__ = (
         *("above", "attempt", "called", "ended", "hasty", "held", "late", "name", "next", "path", "rest", "session"),
         *("since", "suspects", "token", "ttl", "unsure", "until", "version", "watched", "watching", "weight"),
-        *("record", "shape", "limit", "unwatched", "moves", "mark", "doubt", "offered", "near", "rung"),
+        *("record", "shape", "limit", "unwatched", "moves", "mark", "doubt", "offered", "near", "followed", "rung"),
     )
 
     def __init__(self, ask: Any, session: Session, parent: str, record: nodes.Record) -> None:
@@ -59,6 +60,8 @@ class Stake:
         self.suspects: Mapping[str, float] = NO_SUSPECTS
         self.near = FIRST
         """Those ahead that it follows, and who have not gone yet; the nearest is the last."""
+        self.followed = NONE_YET
+        """On which of its session's connections it has had which of them watched."""
         self.next = self.called = self.rung = False
         """Whether it is its turn when those that it watches have gone, whether they have since it last looked, and
         whether it was told to look."""
