@@ -1166,6 +1166,35 @@ def test_what_looks_like_a_claim_is_made_sure_of(
     assert not waiter.is_alive()
 
 
+@pytest.mark.usefixtures("unhurried")
+def test_those_ahead_are_watched_once_on_each_connection(
+    connect: Callable[..., leasehold.Locks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who looks by itself has no need to ask for it again, unless the connection was lost, and the watches with it."""
+    locks, other = connect(ttl=30), connect(ttl=30)
+    lease = locks.lock("x").acquire()
+    queue_up(locks, "d")
+    watched: list[Any] = []
+    submit = zk_link.Session.submit
+
+    def noted(session: zk_link.Session, call: Any) -> Any:
+        if getattr(call, "method", "") == "watch_all":
+            watched.append(call)
+        return submit(session, call)
+
+    monkeypatch.setattr(zk_link.Session, "submit", noted)
+    for _ in range(3):
+        stake = queue_up(other, "e")
+    assert len(watched) == 1
+    stake.session.drop_connection()
+    eventually(lambda: stake.session.connections == 2)
+    for _ in range(3):
+        assert queue_up(other, "e") is stake
+    assert len(watched) == 2
+    assert lease.release()
+    eventually(lambda: len(stake.near) == 1, what="it hears of it on the new connection")
+
+
 def test_who_is_let_in_has_a_whole_first_term_whatever_went_before(
     connect: Callable[..., leasehold.Locks], client: KazooClient
 ) -> None:

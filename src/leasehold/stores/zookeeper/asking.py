@@ -70,7 +70,7 @@ class Asking(Placing):
             calls.append(put(stake.path, nodes.record(ask, nodes.HELD).encode(), stake.version))
         stake.next = stake.called = stake.rung = False
         there, *said = yield Calls(stake.session, calls)
-        look = view([] if isinstance(there, NoNodeError) else there, self.link.leader_ms())
+        look = self._standing([] if isinstance(there, NoNodeError) else there)
         mine = look.find(stake.attempt)
         if stake.path is None:  # the answer was lost: is it there?
             stake.unsure = True
@@ -219,12 +219,16 @@ class Asking(Placing):
                 return None  # it is gone, or this was said before and the answer was lost
             stake.hasty = False
         there = answers.pop() if listing else ()
-        if any(isinstance(answer, NoNodeError) for answer in (*answers, there)):
-            return None  # somebody has gone meanwhile
+        if not near and any(isinstance(answer, NoNodeError) for answer in (*answers, there)):
+            return None  # somebody has gone meanwhile, of whom we would not hear
         if listing and not {node.child for node in look.holders} <= set(there):
             return None
         stake.next, stake.followed = alone or place == 0, follows
-        found = {path: answer for path, answer in zip(read, answers, strict=False) if path in ahead}
+        found = {
+            path: answer
+            for path, answer in zip(read, answers, strict=False)
+            if path in ahead and not isinstance(answer, NoNodeError)
+        }
         return (yield from self._suspect(stake, found, busy))
 
     def _suspect(self, stake: Stake, found: dict[str, Any], busy: Busy) -> Steps[Reply | None]:

@@ -23,6 +23,7 @@ class Reading:
     def __init__(self, link: Link, namespace: str) -> None:
         self.link = link
         self.space = f"{link.address.chroot}/{nodes.ROOT}/{nodes.component(namespace)}"
+        self._last: tuple[list[str], View] = ([], view((), 0))
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
         session = yield from self._session(None)
@@ -107,6 +108,15 @@ class Reading:
         else:
             if not isinstance(stat, NoNodeError):  # else there is nothing yet that it could matter to
                 self.link.saw(stat.mtime)
+
+    def _standing(self, there: list[str]) -> View:
+        """How a name stands by a listing. Many who wait for it look one after the other, and mostly see the same."""
+        listed, look = self._last
+        if listed != there:
+            look = view(there, self.link.leader_ms())
+            if not (look.resting or look.over):  # else it also depends on the time
+                self._last = there, look
+        return look
 
     def _view(self, session: Session, parent: str) -> Steps[View]:
         yield from self._clock(session)
