@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.states import KazooState
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import leasehold
@@ -30,6 +30,7 @@ from leasehold.stores.zookeeper import store as zk_store
 from leasehold.stores.zookeeper import threads as zk_threads
 from leasehold.stores.zookeeper.doctor import doctor
 from leasehold.stores.zookeeper.requests import Multi
+from leasehold.stores.zookeeper.stake import Stake
 from leasehold.stores.zookeeper.store import OLD
 from leasehold.stores.zookeeper.url import parse
 from leasehold.testing.handles import eventually
@@ -83,7 +84,7 @@ def node_of(locks: leasehold.Locks, lease: leasehold.Lease) -> str:
     return path
 
 
-def stakes_of(locks: leasehold.Locks) -> list[zk_link.Stake]:
+def stakes_of(locks: leasehold.Locks) -> list[Stake]:
     """A copy, made in one go: others come and go in other threads meanwhile."""
     return list(link_of(locks).stakes.values())
 
@@ -377,7 +378,7 @@ def test_a_sweep_spares_what_the_same_attempt_holds_since(
     assert late != mine
     lose_the_first_listing(link_of(locks), "x", monkeypatch)
     ask = Ask("x", stake.attempt, "me", "lock", None, 30_000_000)
-    given_up = zk_link.Stake(ask, stake.session, stake.parent, stake.record)
+    given_up = Stake(ask, stake.session, stake.parent, stake.record)
     given_up.unsure = True
     link_of(locks).drop(given_up)
     eventually(lambda: not client.exists(late))
@@ -991,7 +992,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zk_link, "WATCH_AFTER", 1000.0)
 
 
-def queue_up(locks: leasehold.Locks, attempt: str) -> zk_link.Stake:
+def queue_up(locks: leasehold.Locks, attempt: str) -> Stake:
     """Wait for "x" from now on, without anybody who looks again."""
     ask = Ask("x", attempt * 32, "nobody", "lock", None, 20_000_000, queue=True)
     assert isinstance(locks._core.driver.run(locks._core.store.acquire(ask), 60.0), Busy)  # type: ignore[attr-defined]
@@ -1002,7 +1003,7 @@ def wait_in_thread(locks: leasehold.Locks, served: list[leasehold.Lease]) -> thr
     """One that waits for "x" and listens."""
     waiter = threading.Thread(target=lambda: served.append(locks.lock("x").acquire()))
     waiter.start()
-    eventually(lambda: any(stake.next for stake in stakes_of(locks)))
+    eventually(lambda: any(stake.next or stake.followed[1] for stake in stakes_of(locks)))
     return waiter
 
 
@@ -1097,10 +1098,11 @@ def test_who_goes_before_it_is_watched_is_heard_of(
 
 
 @pytest.mark.usefixtures("unhurried")
-def test_who_is_behind_three_that_give_up_says_again_that_it_waits(
+def test_who_is_behind_three_that_give_up_does_not_take_that_for_its_turn(
     connect: Callable[..., leasehold.Locks], client: KazooClient
 ) -> None:
-    """It took that for its turn, and claimed along with its look: in vain, for there were more ahead."""
+    """If it claimed along with its look, and died before it had said again that it waits, it would be taken for one
+    that holds when its turn comes."""
     locks, other = connect(ttl=30), connect(ttl=30)
     lease = locks.lock("x").acquire()
     ahead = [queue_up(locks, attempt) for attempt in "abcd"]
@@ -1109,14 +1111,54 @@ def test_who_is_behind_three_that_give_up_says_again_that_it_waits(
     [place] = stakes_of(other)
     for stake in ahead[1:]:
         client.delete(stake.path)
-    eventually(lambda: client.exists(place.path).version == 3)
-    assert nodes.decode(client.get(place.path)[0]).state == nodes.WAITING
     eventually(lambda: len(place.near) == 2)
+    assert client.exists(place.path).version == 1
+    assert nodes.decode(client.get(place.path)[0]).state == nodes.WAITING
     client.delete(ahead[0].path)
     assert lease.release()
     waiter.join(60)
     assert served[0].token > lease.token
     assert served[0].release()
+
+
+def test_who_is_told_to_look_is_not_told_after_that_that_it_need_not() -> None:
+    """kazoo has one thread for answers and one for events: what the one ahead has claimed is read while it goes."""
+    link = zk_link.Link(parse("zookeeper://127.0.0.1:1"))
+    ask = Ask("x", "a", "owner", "lock", None, 30)
+    read = SimpleNamespace(
+        value=(nodes.record(ask, nodes.HELD).encode(), None), exception=None, successful=lambda: True
+    )
+    read.rawlink = lambda found: found(read)
+    session: Any = SimpleNamespace(up=True, submit=lambda call: read, link=link)
+    stake = Stake(ask, session, "/x", nodes.record(ask, nodes.WAITING))
+    link.stakes["a"] = stake
+    link.follow(stake, ("/x/holder",))
+    news: list[Busy | None] = []
+    goes = threading.Thread(target=link.event, args=[WatchedEvent(EventType.DELETED, "CONNECTED", "/x/holder")])
+
+    def on_ring(attempt: str, busy: Busy | None = None) -> None:
+        if busy is not None:
+            goes.start()
+            goes.join(0.5)  # it goes in this moment
+        news.append(busy)
+
+    link.on_ring = on_ring
+    link.event(WatchedEvent(EventType.CHANGED, "CONNECTED", "/x/holder"))
+    goes.join()
+    assert news == [Busy(None, 0, None), None]
+    assert stake.called
+    assert not link.followers
+
+
+def test_one_that_has_ended_follows_nobody() -> None:
+    """Its session was lost while it was about to."""
+    link = zk_link.Link(parse("zookeeper://127.0.0.1:1"))
+    ask = Ask("x", "a", "owner", "lock", None, 30)
+    stake = Stake(ask, SimpleNamespace(link=link), "/x", nodes.record(ask, nodes.WAITING))
+    link.stakes["a"] = stake
+    link.drop(stake)
+    link.follow(stake, ("/x/holder",))
+    assert not link.followers
 
 
 @pytest.mark.usefixtures("unhurried")

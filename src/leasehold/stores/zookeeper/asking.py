@@ -223,7 +223,8 @@ class Asking(Placing):
             return None  # somebody has gone meanwhile, of whom we would not hear
         if listing and not {node.child for node in look.holders} <= set(there):
             return None
-        stake.next, stake.followed = alone or place == 0, follows
+        # Those that it follows are all that are ahead, if it is not further back than that.
+        stake.next, stake.followed = place < NEAR if alone else place == 0, follows
         found = {
             path: answer
             for path, answer in zip(read, answers, strict=False)

@@ -69,6 +69,7 @@ class Link:
 
     def _reset(self) -> None:
         self.mutex = threading.Lock()
+        self._ringing = threading.Lock()  # so that who is told to look is not told after that that it need not
         self.stakes: dict[str, Stake] = {}
         self.watchers: dict[str, set[str]] = {}
         self.followers: dict[str, set[str]] = {}
@@ -232,8 +233,8 @@ class Link:
         """From now on the stake is behind these, and no others: to be said before they are watched."""
         with self.mutex:
             _leave(self.followers, stake.near, stake.attempt)
-            stake.near = paths
-            for path in paths:
+            stake.near = FIRST if stake.ended else paths
+            for path in stake.near:
                 self.followers.setdefault(path, set()).add(stake.attempt)
 
     def forget(self, attempt: str, stake: Stake | None = None) -> None:
@@ -269,10 +270,9 @@ class Link:
         with self.mutex:
             at = stake.near.index(path) if path in stake.near else len(stake.near)
             between = stake.near[at + 1 :]
-            stake.near = stake.near[:at] + between
-        if between and not stake.rung:
-            self.on_ring(stake.attempt, Busy(None, len(between) - 1, SOON))
-        else:
+            stake.near = near = stake.near[:at] + between
+            _leave(self.followers, (path,), stake.attempt)  # again, if it has come to follow since
+        if not between or not self._told(stake, near, Busy(None, len(between) - 1, SOON)):
             self._called(stake.attempt, gone=True)
 
     def _wrote(self, stake: Stake, path: str) -> None:
@@ -283,26 +283,36 @@ class Link:
         if stake.rung or stake.suspects or near[:1] != (path,) or not stake.session.up:
             return  # it is to look, or will
         if len(near) > 1:
-            self.on_ring(stake.attempt, Busy(None, len(near) - 1, None))
+            self._told(stake, near, Busy(None, len(near) - 1, None))
             return
 
         def found(result: Any) -> None:
             if result.successful() and nodes.is_claimed(result.value[0]):
-                if stake.near == near and not stake.rung:  # else it has looked since, or is to
-                    self.on_ring(stake.attempt, Busy(None, 0, None))
+                if self._told(stake, near, Busy(None, 0, None)):
+                    stake.next = True  # when that one has gone
             elif not isinstance(result.exception, NoNodeError):  # of its going the stake hears
                 self._called(stake.attempt)
 
         stake.session.submit(get(path, self.watch(stake, path))).rawlink(found)
 
+    def _told(self, stake: Stake, near: tuple[str, ...], news: Busy) -> bool:
+        """Tell one who waits behind those how it stands. False: it has looked since, or is to."""
+        with self._ringing:
+            if stake.rung or stake.near != near:
+                return False
+            self.on_ring(stake.attempt, news)
+            return True
+
     def _called(self, attempt: str, gone: bool = False) -> None:
         stake = self.stakes.get(attempt)
-        if stake is not None:
-            stake.called, stake.rung = gone and not stake.near, True
         if stake is not None and stake.held:  # it may be a write of its own: look, in a moment, when that is known
+            stake.called, stake.rung = gone and not stake.near, True
             self._watch_soon(stake)
             self.wake()
-        else:
+            return
+        with self._ringing:
+            if stake is not None:
+                stake.called, stake.rung = gone and not stake.near, True
             self.on_ring(attempt)
 
     # The leader's clock: for people, and for what min_hold keeps taken; no lease ends by it.
