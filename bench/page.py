@@ -65,9 +65,9 @@ ADVICE = """## How cost grows, and what you can do about it
 - **Waiters.** Only the waiter whose turn it is is woken. Each waiter also checks the store every 5 s, in case a message
   was lost, which shows the store that it is alive: a thousand waiters are some 200 commands a second. If you have that
   many, let one task of a process wait for all. On Redis, one check covers up to 100 waiters of a `Locks` (in a cluster,
-  those for names of one slot): a thousand waiters in one process are two commands a second. In a SQL database the queue
-  is part of the name's row, and one check covers all waiters of a `Locks` for that name. But each hand-off reads and
-  writes the row: keep to some hundreds of waiters per name there.
+  those for names of one slot): a thousand waiters in one process are three commands a second. In MongoDB and in a SQL
+  database the queue is part of the name's record, and one check covers all waiters of a `Locks` for that name. But each
+  hand-off reads and writes the record: keep to some hundreds of waiters per name there.
 - **Processes.** Each `Locks` has one connection that listens, and a few that work. Make one `Locks` per process.
 - **Contention on one name** is limited by the hand-off: a round trip for the release and a message to the next holder.
   Take the lease for a batch of work rather than for each item; shard the name if the work allows it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 import uuid
@@ -18,7 +19,7 @@ from pymongo.errors import AutoReconnect
 import leasehold
 from leasehold import admin, aio, clock, policy
 from leasehold.policy import FIRST_TERM
-from leasehold.protocol import SECOND, Ask, Busy, Grant
+from leasehold.protocol import HELD, SECOND, Ask, Busy, Grant
 from leasehold.stores.mongodb import calls as mongo_calls
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import store as mongo
@@ -803,12 +804,12 @@ def test_a_listener_makes_way_for_whom_it_has_called_but_not_between_calls_of_on
     listener: Any = Listener(SimpleNamespace(push="auto"))  # type: ignore[arg-type]
     rung: list[str] = []
     listener.on_ring = lambda attempt, news=None: rung.append(attempt)
-    steps = listener._follow(STREAM)
-    next(steps)  # opens the cursor
-    steps.send(SimpleNamespace(alive=True))
-    now += 2 * MAKE_WAY
-    assert isinstance(steps.send({"call": f"1 s{listener._id}/one/7"}), MakeWay)
-    steps.send(None)
-    for name in ("two", "three"):
-        assert not isinstance(steps.send({"call": f"1 s{listener._id}/{name}/7"}), MakeWay)
-    assert rung == ["one", "two", "three"]
+    with contextlib.closing(listener._follow(STREAM)) as steps:  # or its time limit would be for all that follows
+        next(steps)  # opens the cursor
+        steps.send(SimpleNamespace(alive=True))
+        now += 2 * MAKE_WAY
+        assert isinstance(steps.send({"call": f"1 s{listener._id}/one/7"}), MakeWay)
+        steps.send(None)
+        for name in ("two", "three"):
+            assert not isinstance(steps.send({"call": f"1 s{listener._id}/{name}/7"}), MakeWay)
+        assert rung == [HELD, "one", "two", "three"]

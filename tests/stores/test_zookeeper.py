@@ -1007,6 +1007,11 @@ def wait_in_thread(locks: leasehold.Locks, served: list[leasehold.Lease]) -> thr
     return waiter
 
 
+def knows_that_it_is_next(locks: leasehold.Locks) -> None:
+    """It has seen that the one ahead has claimed. One that is called before that looks before it claims."""
+    eventually(lambda: any(stake.next for stake in stakes_of(locks)))
+
+
 @pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("ahead", [0, 1, 4])
 def test_a_hand_off_takes_one_round_trip(
@@ -1027,6 +1032,7 @@ def test_a_hand_off_takes_one_round_trip(
 
     monkeypatch.setattr(zk_threads, "begin", noted)
     for number, thread in enumerate(threads):
+        knows_that_it_is_next(others[number])
         assert served[number].release()
         thread.join(60)
         assert served[number + 1].token > served[number].token
@@ -1043,7 +1049,8 @@ def test_a_turn_takes_as_many_requests_however_many_wait(
     """From one release to the next, with the asking of the one who gave it back: of all, in sessions of their own."""
     everybody = [connect(ttl=100) for _ in range(waiters + 1)]
     served = [everybody[0].lock("x").acquire()]
-    threads = [wait_in_thread(locks, served) for locks in everybody[1:]]
+    waiting = everybody[1:]
+    threads = [wait_in_thread(locks, served) for locks in waiting]
     sent: list[Any] = []
     submit = zk_link.Session.submit
 
@@ -1054,9 +1061,11 @@ def test_a_turn_takes_as_many_requests_however_many_wait(
 
     monkeypatch.setattr(zk_link.Session, "submit", noted)
     for number in range(5):
+        knows_that_it_is_next(waiting[number])
         assert served[number].release()
         threads[number].join(60)
-        threads.append(wait_in_thread(everybody[number % len(everybody)], served))
+        waiting.append(everybody[number % len(everybody)])
+        threads.append(wait_in_thread(waiting[-1], served))
         eventually(lambda: len(sent) >= (number + 1) * requests)  # noqa: B023
     assert len(sent) == 5 * requests, sent
     for number, thread in enumerate(threads[5:], 5):
