@@ -75,7 +75,8 @@ def main() -> None:
     if float(load) > 1:
         print(f"The load average is {load}: an idle machine gives better figures.", file=sys.stderr)
     rows: list[Row] = []
-    file = chosen.into / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}.json"
+    what = chosen.only.replace(",", "-") or "all"  # two may begin in the same second
+    file = chosen.into / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}-{what}.json"
     with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
         with store.peers(RESULTS / folder) as known:
             if chosen.apart:
