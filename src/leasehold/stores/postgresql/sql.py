@@ -140,7 +140,10 @@ FROM {_NOW_WAIT}, unnest(CAST(%(names)s AS text[]), CAST(%(attempts)s AS text[])
     CAST(%(ttls)s AS bigint[])) AS b(name, attempt, token, ttl)
 WHERE l.namespace = %(namespace)s AND l.name = b.name AND l.attempt = b.attempt AND l.token = b.token
     AND l.state = 2 AND l.expires > c.now AND l.format = {FORMAT}
+    AND l.name = ANY (CAST(%(names)s AS text[]))
 RETURNING l.name, l.attempt, l.token"""
+"""That the name is one of these is said twice. Of a table without statistics the server expects one row of a namespace,
+and compared each of 30,000 with all 200 of a batch, for seconds. So it sorts out the others first."""
 
 _UNLOCKED = """SELECT name FROM {table} WHERE namespace = %(namespace)s AND name = ANY (CAST(%(names)s AS text[]))
 FOR NO KEY UPDATE SKIP LOCKED"""
