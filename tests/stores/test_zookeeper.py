@@ -25,12 +25,12 @@ from leasehold.findings import ERROR, OK, WARNING, Finding
 from leasehold.protocol import Ask, Busy, Missing, Renewal
 from leasehold.stores.zookeeper import access as zk_access
 from leasehold.stores.zookeeper import link as zk_link
-from leasehold.stores.zookeeper import nodes
+from leasehold.stores.zookeeper import nodes, watching
 from leasehold.stores.zookeeper import store as zk_store
 from leasehold.stores.zookeeper import threads as zk_threads
 from leasehold.stores.zookeeper.doctor import doctor
 from leasehold.stores.zookeeper.requests import Multi
-from leasehold.stores.zookeeper.stake import Stake
+from leasehold.stores.zookeeper.stake import Stake, Turn
 from leasehold.stores.zookeeper.store import OLD
 from leasehold.stores.zookeeper.url import parse
 from leasehold.testing.handles import eventually
@@ -82,6 +82,11 @@ def node_of(locks: leasehold.Locks, lease: leasehold.Lease) -> str:
     path = link_of(locks).stakes[lease._claim.attempt].path
     assert path is not None
     return path
+
+
+def turn_of(stake: Stake) -> Turn:
+    """What it knows as one who waits; as if it had just come, when it holds."""
+    return stake.turn or Turn()
 
 
 def stakes_of(locks: leasehold.Locks) -> list[Stake]:
@@ -197,7 +202,7 @@ def test_renewal_for_longer_moves_the_node_to_a_longer_session(
     waiter = threading.Thread(target=lambda: other.lock("x").acquire().release())
     waiter.start()
     # It is in the queue before it watches whoever is ahead: moved until then, the node is as good as where it was.
-    [place] = eventually(lambda: [stake for stake in stakes_of(other) if stake.next])
+    [place] = eventually(lambda: [stake for stake in stakes_of(other) if turn_of(stake).next])
     before = client.exists(node_of(locks, lease)).ephemeralOwner
     lease.renew(ttl=40)
     after = client.exists(node_of(locks, lease))
@@ -421,7 +426,7 @@ def test_a_lost_connection_costs_each_of_many_leases_one_watch_and_no_renewal_wa
     under_way: set[Any] = set()
     most: list[int] = []
     called: list[str] = []
-    submit, call = zk_link.Session.submit, zk_link.Link._called
+    submit, call = zk_link.Session.submit, watching.Watching.call
 
     def counted(session: zk_link.Session, request: Any) -> Any:
         result = submit(session, request)
@@ -431,12 +436,12 @@ def test_a_lost_connection_costs_each_of_many_leases_one_watch_and_no_renewal_wa
             most.append(len(under_way))
         return result
 
-    def noted(link: zk_link.Link, attempt: str, gone: bool = False) -> None:
+    def noted(watches: watching.Watching, attempt: str, gone: bool = False) -> None:
         called.append(attempt)
-        call(link, attempt, gone)
+        call(watches, attempt, gone)
 
     monkeypatch.setattr(zk_link.Session, "submit", counted)
-    monkeypatch.setattr(zk_link.Link, "_called", noted)
+    monkeypatch.setattr(watching.Watching, "call", noted)
     suspended = threading.Event()
     session.client.add_listener(lambda state: suspended.set() if state == KazooState.SUSPENDED else None)
     session.drop_connection()
@@ -615,7 +620,7 @@ def test_one_that_died_before_it_said_that_it_waits_holds_up_nobody(
     waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire(100)))
     waiter.start()
     eventually(lambda: other.inspect("x").waiters == 2)  # type: ignore[union-attr]
-    eventually(lambda: [stake for stake in stakes_of(other) if stake.late])
+    eventually(lambda: [stake for stake in stakes_of(other) if turn_of(stake).late])
     assert client.exists(path), "only one that could hold and does not is removed"
     assert lease.release()
     waiter.join(60)
@@ -974,7 +979,9 @@ def test_dead_waiters_hold_up_nobody_until_somebody_looks_by_itself(
         else:
             threads[number] = threading.Thread(target=have, args=(locks, number))
             threads[number].start()
-            eventually(lambda locks=locks: any(s.watching or s.near for s in stakes_of(locks)))  # it waits, and listens
+            eventually(
+                lambda locks=locks: any(t.watching or t.near for t in map(turn_of, stakes_of(locks)))
+            )  # it waits, and listens
         assert everybody[0].inspect("x").waiters == number + 1  # type: ignore[union-attr]
     assert lease.release()
     for thread in threads.values():
@@ -988,7 +995,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked because time goes by, however slow the machine is, and nobody is taken for dead."""
     for name in ("FALLBACK", "WAITER_TTL", "FIRST_TERM"):
         monkeypatch.setattr(policy, name, 1000.0)
-    monkeypatch.setattr(zk_link, "SOON", 1000.0)
+    monkeypatch.setattr(watching, "SOON", 1000.0)
     monkeypatch.setattr(zk_link, "WATCH_AFTER", 1000.0)
 
 
@@ -1003,13 +1010,13 @@ def wait_in_thread(locks: leasehold.Locks, served: list[leasehold.Lease]) -> thr
     """One that waits for "x" and listens."""
     waiter = threading.Thread(target=lambda: served.append(locks.lock("x").acquire()))
     waiter.start()
-    eventually(lambda: any(stake.next or stake.followed[1] for stake in stakes_of(locks)))
+    eventually(lambda: any(turn.next or turn.followed[1] for turn in map(turn_of, stakes_of(locks))))
     return waiter
 
 
 def knows_that_it_is_next(locks: leasehold.Locks) -> None:
     """It has seen that the one ahead has claimed. One that is called before that looks before it claims."""
-    eventually(lambda: any(stake.next for stake in stakes_of(locks)))
+    eventually(lambda: any(turn_of(stake).next for stake in stakes_of(locks)))
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -1120,7 +1127,7 @@ def test_who_is_behind_three_that_give_up_does_not_take_that_for_its_turn(
     [place] = stakes_of(other)
     for stake in ahead[1:]:
         client.delete(stake.path)
-    eventually(lambda: len(place.near) == 2)
+    eventually(lambda: len(turn_of(place).near) == 2)
     assert client.exists(place.path).version == 1
     assert nodes.decode(client.get(place.path)[0]).state == nodes.WAITING
     client.delete(ahead[0].path)
@@ -1141,9 +1148,11 @@ def test_who_is_told_to_look_is_not_told_after_that_that_it_need_not() -> None:
     session: Any = SimpleNamespace(up=True, submit=lambda call: read, link=link)
     stake = Stake(ask, session, "/x", nodes.record(ask, nodes.WAITING))
     link.stakes["a"] = stake
-    link.follow(stake, ("/x/holder",))
+    link.watching.follow(stake, turn_of(stake), ("/x/holder",))
     news: list[Busy | None] = []
-    goes = threading.Thread(target=link.event, args=[WatchedEvent(EventType.DELETED, "CONNECTED", "/x/holder")])
+    goes = threading.Thread(
+        target=link.watching.event, args=[WatchedEvent(EventType.DELETED, "CONNECTED", "/x/holder")]
+    )
 
     def on_ring(attempt: str, busy: Busy | None = None) -> None:
         if busy is not None:
@@ -1152,22 +1161,43 @@ def test_who_is_told_to_look_is_not_told_after_that_that_it_need_not() -> None:
         news.append(busy)
 
     link.on_ring = on_ring
-    link.event(WatchedEvent(EventType.CHANGED, "CONNECTED", "/x/holder"))
+    link.watching.event(WatchedEvent(EventType.CHANGED, "CONNECTED", "/x/holder"))
     goes.join()
     assert news == [Busy(None, 0, None), None]
-    assert stake.called
-    assert not link.followers
+    assert turn_of(stake).called
+    assert not link.watching._followers
 
 
-def test_one_that_has_ended_follows_nobody() -> None:
+def test_one_that_has_ended_watches_and_follows_nobody() -> None:
     """Its session was lost while it was about to."""
     link = zk_link.Link(parse("zookeeper://127.0.0.1:1"))
     ask = Ask("x", "a", "owner", "lock", None, 30)
     stake = Stake(ask, SimpleNamespace(link=link), "/x", nodes.record(ask, nodes.WAITING))
     link.stakes["a"] = stake
     link.drop(stake)
-    link.follow(stake, ("/x/holder",))
-    assert not link.followers
+    link.watching.follow(stake, turn_of(stake), ("/x/holder",))
+    link.watching.watch(stake, turn_of(stake), "/x/holder")
+    assert not link.watching._followers
+    assert not link.watching._watchers
+
+
+def test_one_that_holds_has_nothing_left_of_its_wait(connect: Callable[..., leasehold.Locks]) -> None:
+    """There may be ten thousand of them. Also what comes late from a thread of kazoo's that knew it as waiting."""
+    locks, other = connect(), connect()
+    lease = locks.lock("x").acquire()
+    queue_up(locks, "d")
+    served: list[leasehold.Lease] = []
+    waiter = wait_in_thread(other, served)
+    [stake] = stakes_of(other)
+    turn = turn_of(stake)
+    assert lease.release()
+    waiter.join(60)
+    link_of(other).watching.follow(stake, turn, ("/x/holder",))
+    link_of(other).watching.watch(stake, turn, "/x/holder")
+    assert stake.turn is None
+    assert not link_of(other).watching._followers
+    assert not link_of(other).watching._watchers
+    assert served[0].release()
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -1181,7 +1211,7 @@ def test_nobody_looks_while_those_ahead_claim(connect: Callable[..., leasehold.L
         link_of(each).on_ring = lambda attempt, *busy, news=news: news.extend(one.expires_in for one in busy)
     assert served[0].release()
     threads[0].join(60)
-    eventually(lambda: told == [[zk_link.SOON, None]] * 2)
+    eventually(lambda: told == [[watching.SOON, None]] * 2)
     for each in others[1:]:
         link_of(each).on_ring = each._core.rung
     for number, thread in enumerate(threads[1:], 1):
@@ -1202,16 +1232,16 @@ def test_what_looks_like_a_claim_is_made_sure_of(
     ahead = queue_up(locks, "e")
     waiter = wait_in_thread(other, [])
     [place] = stakes_of(other)
-    assert ahead.path in place.near
+    assert ahead.path in turn_of(place).near
     client.delete(node_of(locks, lease))
     client.set(ahead.path, ahead.record._replace(state=first).encode())
-    eventually(lambda: ahead.path in place.watching)
+    eventually(lambda: ahead.path in turn_of(place).watching)
     if first == nodes.HELD:
         [session] = link_of(other).sessions
         eventually(lambda: ahead.path in session.client._data_watchers, what="it was read, and is watched")
-        assert not place.suspects
+        assert not turn_of(place).suspects
         client.set(ahead.path, ahead.record._replace(state=nodes.WAITING).encode())
-    eventually(lambda: place.suspects)
+    eventually(lambda: turn_of(place).suspects)
     client.delete(ahead.path)
     waiter.join(60)
     assert not waiter.is_alive()
@@ -1243,7 +1273,7 @@ def test_those_ahead_are_watched_once_on_each_connection(
         assert queue_up(other, "e") is stake
     assert len(watched) == 2
     assert lease.release()
-    eventually(lambda: len(stake.near) == 1, what="it hears of it on the new connection")
+    eventually(lambda: len(turn_of(stake).near) == 1, what="it hears of it on the new connection")
 
 
 def test_who_is_let_in_has_a_whole_first_term_whatever_went_before(
@@ -1253,9 +1283,9 @@ def test_who_is_let_in_has_a_whole_first_term_whatever_went_before(
     locks, one, two = connect(), connect(ttl=20), connect(ttl=20)
     lease = locks.lock("x", ttl=20).acquire()
     first, second = queue_up(one, "e"), queue_up(two, "f")
-    assert second.near == (node_of(locks, lease), first.path)
+    assert turn_of(second).near == (node_of(locks, lease), first.path)
     lease.renew(ttl=40)
-    eventually(lambda: second.near == (first.path,))
+    eventually(lambda: turn_of(second).near == (first.path,))
     time.sleep(1.5 * policy.FIRST_TERM)
     assert lease.release()
     assert queue_up(two, "f") is second

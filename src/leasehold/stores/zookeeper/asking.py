@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from kazoo.exceptions import NoNodeError
 
 from ... import clock, policy
 from ...protocol import BROKEN, SECOND, Ask, Busy, Grant, Mismatch, Missing, Reply, Steps
 from ...typed import Any
-from . import link, nodes
+from . import nodes, watching
 from .nodes import Node, View, view
 from .placing import Placing
 from .requests import Call, Calls, Multi, children, create, delete, get, listing, put, watch_all
 from .session import Session
-from .stake import FIRST, NEAR, Stake
+from .stake import FIRST, NEAR, Stake, Turn
 
 LOOKED_AT = 16
 """Of so many holders the next in line looks whether they have claimed what they were let in for."""
@@ -65,10 +66,12 @@ class Asking(Placing):
         yield from self._up(stake.session)
         yield from self._clock(stake.session)
         calls = [children(stake.parent)]
-        if stake.next and stake.called and stake.path and stake.version and not stake.held:
-            stake.hasty = True  # it seems to be our turn: claim it along with the look, which costs a round trip less
+        turn = stake.turn
+        if turn and turn.next and turn.called and stake.path and stake.version:
+            turn.hasty = True  # it seems to be our turn: claim it along with the look, which costs a round trip less
             calls.append(put(stake.path, nodes.record(ask, nodes.HELD).encode(), stake.version))
-        stake.next = stake.called = stake.rung = False
+        if turn:
+            turn.next = turn.called = turn.rung = False
         there, *said = yield Calls(stake.session, calls)
         look = self._standing([] if isinstance(there, NoNodeError) else there)
         mine = look.find(stake.attempt)
@@ -135,7 +138,7 @@ class Asking(Placing):
             if (yield from self._explain(stake)) == BROKEN:
                 yield from self._remove(stake)
             return False
-        stake.version, stake.record, stake.hasty = stat.version, record, False
+        stake.version, stake.record = stat.version, record
         if not stake.held:
             self._saw(stake, stat)
         return True
@@ -182,34 +185,36 @@ class Asking(Placing):
         hold, everybody watches who is right before it, and the first two in line all that come and go.
         """
         assert stake.path is not None
+        stake.turn = turn = stake.turn or Turn()
+        watch = partial(self.link.watching.watch, stake, turn)
         stake.until = clock.now() + policy.WAITER_TTL
         place = look.waiting.index(mine)
         ahead = [f"{stake.parent}/{node.child}" for node in look.holders[-LOOKED_AT:]]
         queue = [f"{stake.parent}/{node.child}" for node in look.waiting[:place]]
         waiting = [] if look.resting else queue
-        stake.late = frozenset((*waiting, *stake.late.intersection(ahead)))  # whether a rest is over, not all see alike
+        turn.late = frozenset((*waiting, *turn.late.intersection(ahead)))  # whether a rest is over, not all see alike
         alone = look.limit == 1 and not look.resting
         crowd = len(look.holders) > 1
         near = (*ahead, *queue)[-NEAR:] if alone and place else FIRST
         before = [] if alone else queue[-1:]
         watched = before if crowd or place > 1 or near else [*before, *ahead]
-        just_come, told = stake.version == 0, stake.version and not stake.hasty
+        just_come, told = stake.version == 0, stake.version and not turn.hasty
         say = [] if told else [put(stake.path, nodes.record(ask, nodes.WAITING).encode(), stake.version or 0)]
-        listing = [children(stake.parent, self.link.watch(stake, stake.parent))] if crowd and place < 2 else []
+        listing = [children(stake.parent, watch(stake.parent))] if crowd and place < 2 else []
         read = [] if just_come and near else [*before, *ahead]
-        self.link.follow(stake, near)
+        self.link.watching.follow(stake, turn, near)
         follows = (stake.session.connections, near)
         calls = [
             *say,
-            *(get(path, self.link.watch(stake, path) if path in watched else None) for path in read),
-            *([watch_all(near)] if near and stake.followed != follows else []),
+            *(get(path, watch(path) if path in watched else None) for path in read),
+            *([watch_all(near)] if near and turn.followed != follows else []),
             *listing,
         ]
         if read or not near:
             busy, answers = yield from self._look(stake.session, ask.name, look, place, calls)
         else:  # how the holder stands is for those in between to see; unless they are few, and may all be dead
             answers = yield Calls(stake.session, calls)
-            busy = Busy(None, place, None, look=link.SOON if place < NEAR else None)
+            busy = Busy(None, place, None, look=watching.SOON if place < NEAR else None)
         if say:
             said = answers.pop(0)
             if isinstance(said, NoNodeError):
@@ -217,36 +222,36 @@ class Asking(Placing):
             stake.version = None if isinstance(said, Exception) else said.version
             if stake.version is None:
                 return None  # it is gone, or this was said before and the answer was lost
-            stake.hasty = False
+            turn.hasty = False
         there = answers.pop() if listing else ()
         if not near and any(isinstance(answer, NoNodeError) for answer in (*answers, there)):
             return None  # somebody has gone meanwhile, of whom we would not hear
         if listing and not {node.child for node in look.holders} <= set(there):
             return None
         # Those that it follows are all that are ahead, if it is not further back than that.
-        stake.next, stake.followed = place < NEAR if alone else place == 0, follows
+        turn.next, turn.followed = place < NEAR if alone else place == 0, follows
         found = {
             path: answer
             for path, answer in zip(read, answers, strict=False)
             if path in ahead and not isinstance(answer, NoNodeError)
         }
-        return (yield from self._suspect(stake, found, busy))
+        return (yield from self._suspect(stake, turn, found, busy))
 
-    def _suspect(self, stake: Stake, found: dict[str, Any], busy: Busy) -> Steps[Reply | None]:
+    def _suspect(self, stake: Stake, turn: Turn, found: dict[str, Any], busy: Busy) -> Steps[Reply | None]:
         """Who was let in and does not claim within a first term is dead: it is removed, unless it claims first."""
         now, term = clock.now(), policy.FIRST_TERM  # those further back wait a little longer before they look
         unclaimed = {
             path: stat.version
             for path, (data, stat) in found.items()
-            if nodes.decode(data).unclaimed(new=path in stake.late and not stat.version)
+            if nodes.decode(data).unclaimed(new=path in turn.late and not stat.version)
         }
-        stake.suspects = {path: stake.suspects.get(path, now) for path in unclaimed}
-        dead = [path for path, since in stake.suspects.items() if now - since >= term]
+        turn.suspects = {path: turn.suspects.get(path, now) for path in unclaimed}
+        dead = [path for path, since in turn.suspects.items() if now - since >= term]
         if dead:
             yield Calls(stake.session, [delete(path, unclaimed[path]) for path in dead])
             return None
-        if stake.suspects:
-            left = min(stake.suspects.values()) + term - now
+        if turn.suspects:
+            left = min(turn.suspects.values()) + term - now
             busy = busy._replace(expires_in=left if busy.expires_in is None else min(left, busy.expires_in))
         return busy
 

@@ -9,23 +9,23 @@ what is held, and retries what could not be removed.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import EventType
 
 from ... import clock, policy
 from ...bells import ThreadBell
 from ...errors import StoreNotReady, StoreUnavailable
 from ...log import WARNING, log
-from ...protocol import SECOND, Busy
+from ...protocol import SECOND
 from ...typed import Any
 from . import nodes
-from .requests import children, delete, exists, get, sync
+from .requests import children, delete, exists, sync
 from .session import Session, length
-from .stake import FIRST, NO_SUSPECTS, NOBODY, NONE_YET, Stake
+from .stake import Stake
 from .url import Address
+from .watching import Watching
 
 WATCH_AFTER = 0.05
 """Leases that are shorter than this are never watched: most are."""
@@ -41,9 +41,6 @@ GRACE = 0.1
 """How much later a permit among several is removed than it ends, so that others see that it was not given back."""
 PATIENCE = 1.0
 """How long an answer may take at least before its session is taken to hang."""
-SOON = 0.2
-"""When one further ahead in line has gone, whoever is let in by that has claimed by then: if not, those behind it look.
-One that is dead has its first term from then on, which is less than a second together."""
 RETRY = 0.25
 REPLACED_AFTER = 1.0
 """How old a session that is over has to be for another to take its place: a wrong password is not tried more often."""
@@ -62,18 +59,14 @@ class Link:
         self.where = address.where
         self.on_ring: Callable[..., None] = lambda attempt, *news: None
         self.sessions: list[Session] = []
-        self.event = self._event  # one object, for ten thousand watches
         self.closed = False
         self._warned: set[float] = set()
         self._reset()
 
     def _reset(self) -> None:
         self.mutex = threading.Lock()
-        self._ringing = threading.Lock()  # so that who is told to look is not told after that that it need not
         self.stakes: dict[str, Stake] = {}
-        self.watchers: dict[str, set[str]] = {}
-        self.followers: dict[str, set[str]] = {}
-        """By path: who is to look, whatever happens to it, and who is behind it in line."""
+        self.watching = Watching(self)
         self.doomed: dict[str, Session] = {}
         self.sweeps: list[tuple[float, Stake]] = []
         self.sample: tuple[int, float] | None = None
@@ -162,7 +155,7 @@ class Link:
             if not stake.held:
                 stake.held = True
                 self._slim(stake)
-                sooner = self._watch_soon(stake) < self._next_round or sooner
+                sooner = self.watch_soon(stake) < self._next_round or sooner
         if sooner:
             self._bell.ring()
         return True
@@ -170,7 +163,7 @@ class Link:
     def moved(self, stake: Stake) -> None:
         """Its node is another: that has to be watched."""
         with self.mutex:
-            self._watch_soon(stake)
+            self.watch_soon(stake)
         self.wake()
 
     def owner(self, session_id: int) -> Session | None:
@@ -189,15 +182,16 @@ class Link:
             self._record = stake.record
         stake.record = self._record
         stake.above = ""
-        _leave(self.followers, stake.near, stake.attempt)
-        stake.late, stake.suspects, stake.near, stake.followed = NOBODY, NO_SUSPECTS, FIRST, NONE_YET
+        self.watching.leave(stake)
+        stake.turn = None
 
     def drop(self, stake: Stake) -> None:
         """The node is gone, or another's."""
         stake.ended = True
         if self.stakes.get(stake.attempt) is stake:
             del self.stakes[stake.attempt]
-        self.forget(stake.attempt, stake)
+        with self.mutex:
+            self.watching.leave(stake)
         if stake.unsure or stake.may_move:
             now = clock.now()
             self.sweeps.extend((now + later, stake) for later in SWEEPS)
@@ -212,7 +206,7 @@ class Link:
     def cut_off(self) -> None:
         """A connection is lost, and every watch with it. kazoo also says so to each watch, one by one."""
         for attempt in list(self.stakes):
-            self._called(attempt)
+            self.watching.call(attempt)
 
     def lost(self, session: Session) -> None:
         """The session is gone, and all that was staked on it."""
@@ -220,100 +214,6 @@ class Link:
             if stake.session is session:
                 self.drop(stake)
                 self.on_ring(stake.attempt)
-
-    # Watching. Rings are hints: a watch that fires twice, or late, does no harm.
-
-    def watch(self, stake: Stake, path: str) -> Callable[..., None]:
-        with self.mutex:
-            self.watchers.setdefault(path, set()).add(stake.attempt)
-            stake.watching |= {path}
-        return self.event
-
-    def follow(self, stake: Stake, paths: tuple[str, ...]) -> None:
-        """From now on the stake is behind these, and no others: to be said before they are watched."""
-        with self.mutex:
-            _leave(self.followers, stake.near, stake.attempt)
-            stake.near = FIRST if stake.ended else paths
-            for path in stake.near:
-                self.followers.setdefault(path, set()).add(stake.attempt)
-
-    def forget(self, attempt: str, stake: Stake | None = None) -> None:
-        stake = stake or self.stakes.get(attempt)
-        if stake is None:
-            return
-        with self.mutex:
-            _leave(self.watchers, stake.watching, attempt)
-            _leave(self.followers, stake.near, attempt)
-            stake.watching, stake.near = NOBODY, FIRST
-
-    def _event(self, event: Any) -> None:
-        """From kazoo's callback thread. One without a path is about the connection, see ``cut_off``."""
-        if event.path is None:
-            return
-        gone = event.type == EventType.DELETED
-        with self.mutex:
-            called = self.watchers.pop(event.path, set())
-            behind = self.followers.pop(event.path, set()) if gone else self.followers.get(event.path, set()) - called
-        mine = self.stakes.get(nodes.attempt_of(event.path))
-        if mine is not None and mine.watched and mine.path == event.path:
-            called.add(mine.attempt)
-        for attempt in behind:
-            stake = self.stakes.get(attempt)
-            if stake is not None and not stake.held:
-                (self._went if gone else self._wrote)(stake, event.path)
-        for attempt in called - behind:
-            self._called(attempt, gone)
-
-    def _went(self, stake: Stake, path: str) -> None:
-        """One of those ahead has gone. If it was the last, the stake looks. Else it waits whether who was right behind
-        that one claims: that may not be let in by this, but only a look shows."""
-        with self.mutex:
-            at = stake.near.index(path) if path in stake.near else len(stake.near)
-            between = stake.near[at + 1 :]
-            stake.near = near = stake.near[:at] + between
-            _leave(self.followers, (path,), stake.attempt)  # again, if it has come to follow since
-        if not between or not self._told(stake, near, Busy(None, len(between) - 1, SOON)):
-            self._called(stake.attempt, gone=True)
-
-    def _wrote(self, stake: Stake, path: str) -> None:
-        """The node of one ahead has changed. If those before it have gone, that is its claim, and there is nothing to
-        look for. Whoever is right behind it makes sure, and watches on: it may have said that it waits, or claimed too
-        early."""
-        near = stake.near
-        if stake.rung or stake.suspects or near[:1] != (path,) or not stake.session.up:
-            return  # it is to look, or will
-        if len(near) > 1:
-            self._told(stake, near, Busy(None, len(near) - 1, None))
-            return
-
-        def found(result: Any) -> None:
-            if result.successful() and nodes.is_claimed(result.value[0]):
-                if self._told(stake, near, Busy(None, 0, None)):
-                    stake.next = True  # when that one has gone
-            elif not isinstance(result.exception, NoNodeError):  # of its going the stake hears
-                self._called(stake.attempt)
-
-        stake.session.submit(get(path, self.watch(stake, path))).rawlink(found)
-
-    def _told(self, stake: Stake, near: tuple[str, ...], news: Busy) -> bool:
-        """Tell one who waits behind those how it stands. False: it has looked since, or is to."""
-        with self._ringing:
-            if stake.rung or stake.near != near:
-                return False
-            self.on_ring(stake.attempt, news)
-            return True
-
-    def _called(self, attempt: str, gone: bool = False) -> None:
-        stake = self.stakes.get(attempt)
-        if stake is not None and stake.held:  # it may be a write of its own: look, in a moment, when that is known
-            stake.called, stake.rung = gone and not stake.near, True
-            self._watch_soon(stake)
-            self.wake()
-            return
-        with self._ringing:
-            if stake is not None:
-                stake.called, stake.rung = gone and not stake.near, True
-            self.on_ring(attempt)
 
     # The leader's clock: for people, and for what min_hold keeps taken; no lease ends by it.
 
@@ -380,7 +280,7 @@ class Link:
             self._next_over = min(self._next_over, soonest)
             return self._next_over
 
-    def _watch_soon(self, stake: Stake) -> float:
+    def watch_soon(self, stake: Stake) -> float:
         """Have a watch set on what is held, by the guard; when it will."""
         at = clock.now() + WATCH_AFTER
         if not stake.unwatched:
@@ -412,7 +312,7 @@ class Link:
                 session.looks -= 1
                 more = session.looks == LOOKS // 2
             if not result.successful():
-                self._watch_soon(stake)
+                self.watch_soon(stake)
             elif result.value is None or result.value.version != stake.version == version:
                 self.on_ring(stake.attempt)
             if more:
@@ -421,7 +321,7 @@ class Link:
         stake.watched = True
         with self.mutex:
             session.looks += 1
-        session.submit(exists(path, self.event)).rawlink(looked)
+        session.submit(exists(path, self.watching.event)).rawlink(looked)
 
     def _touch(self, session: Session, now: float) -> float:
         """Show the session's server that we live; drop the connection if it does not answer."""
@@ -530,14 +430,6 @@ class Link:
         _left_to_the_parent.append((self.sessions, self.stakes))
         self.sessions = []
         self._reset()
-
-
-def _leave(heard: dict[str, set[str]], paths: Iterable[str], attempt: str) -> None:
-    for path in paths:
-        if (there := heard.get(path)) is not None:
-            there.discard(attempt)
-            if not there:
-                del heard[path]
 
 
 def _patience(wanted: float) -> float:

@@ -254,7 +254,7 @@ class Session:
         """Called by kazoo's connection thread; must not block."""
         if state == KazooState.CONNECTED:
             self.connections += 1
-            self.client._data_watchers = _Told(self.link.event)
+            self.client._data_watchers = _Told(self.link.watching.event)
             fresh = self.client.client_id[0]
             if fresh != self.id:
                 self.id, self.root = fresh, None

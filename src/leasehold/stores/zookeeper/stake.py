@@ -13,8 +13,7 @@ from ...typed import Any, NamedTuple
 from . import nodes
 from .session import Session
 
-NOBODY: frozenset[str] = frozenset()  # one for all: an empty set takes as much as a stake
-NO_SUSPECTS: Mapping[str, Any] = {}
+NOBODY: frozenset[str] = frozenset()
 NEAR = 3
 """So many ahead in line each watches: it notices when the last two of them do not claim what they are let in for."""
 FIRST: tuple[str, ...] = ()
@@ -31,13 +30,35 @@ class Place(NamedTuple):
     mark: int
 
 
+class Turn:
+    """What one who waits knows of those ahead of it."""
+
+    __slots__ = ("called", "followed", "hasty", "late", "near", "next", "rung", "suspects", "watching")
+
+    def __init__(self) -> None:
+        self.watching: frozenset[str] = NOBODY
+        self.near = FIRST
+        """Those ahead that it follows, and who have not gone yet; the nearest is the last."""
+        self.followed = NONE_YET
+        """On which of its session's connections it has had which of them watched."""
+        self.late: frozenset[str] = NOBODY
+        """Those ahead that it has seen to wait: such a one holds only once it has claimed."""
+        self.suspects: Mapping[str, float] = {}
+        """Those that were let in and have not claimed, and since when that is known."""
+        self.next = self.called = self.rung = False
+        """Whether it is its turn when those that it watches have gone, whether they have since it last looked, and
+        whether it was told to look."""
+        self.hasty = False
+        """Whether its node may say that it is held, though it waits."""
+
+
 class Stake:
     """One attempt's node. ``until`` is when the guard removes it, on the local clock."""
 
     __slots__ = (
-        *("above", "attempt", "called", "ended", "hasty", "held", "late", "name", "next", "path", "rest", "session"),
-        *("since", "suspects", "token", "ttl", "unsure", "until", "version", "watched", "watching", "weight"),
-        *("record", "shape", "limit", "unwatched", "moves", "mark", "doubt", "offered", "near", "followed", "rung"),
+        *("above", "attempt", "ended", "held", "name", "path", "rest", "session", "since", "token", "ttl", "turn"),
+        *("unsure", "until", "version", "watched", "weight", "record", "shape", "limit", "unwatched", "moves", "mark"),
+        *("doubt", "offered"),
     )
 
     def __init__(self, ask: Any, session: Session, parent: str, record: nodes.Record) -> None:
@@ -54,19 +75,8 @@ class Stake:
         """The newest mark and version on which a move is conditional that we have asked for."""
         self.token = self.since = 0
         self.until = clock.now() + policy.WAITER_TTL
-        self.watching: frozenset[str] = NOBODY
-        self.late: frozenset[str] = NOBODY
-        """Those ahead that it has seen to wait: such a one holds only once it has claimed."""
-        self.suspects: Mapping[str, float] = NO_SUSPECTS
-        self.near = FIRST
-        """Those ahead that it follows, and who have not gone yet; the nearest is the last."""
-        self.followed = NONE_YET
-        """On which of its session's connections it has had which of them watched."""
-        self.next = self.called = self.rung = False
-        """Whether it is its turn when those that it watches have gone, whether they have since it last looked, and
-        whether it was told to look."""
-        self.hasty = False
-        """Whether its node may say that it is held, though it waits."""
+        self.turn: Turn | None = Turn()
+        """None when it holds: there may be very many that do."""
 
     @property
     def may_move(self) -> bool:

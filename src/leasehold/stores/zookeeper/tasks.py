@@ -62,7 +62,7 @@ class ZooKeeperTasks:
         return listens(self.link, attempt)
 
     def forget(self, attempt: str) -> None:
-        self.link.forget(attempt)
+        self.link.watching.forget(attempt)
 
     def after_fork(self) -> None:
         self.link.after_fork()

@@ -61,7 +61,7 @@ class ZooKeeperThreads:
         return listens(self.link, attempt)
 
     def forget(self, attempt: str) -> None:
-        self.link.forget(attempt)
+        self.link.watching.forget(attempt)
 
     def after_fork(self) -> None:
         self.link.after_fork()
