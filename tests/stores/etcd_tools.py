@@ -33,6 +33,11 @@ def deletion(watch: int, keys: dict[bytes, int]) -> bytes:
     return wire.number(2, watch) + b"".join(wire.text(11, event) for event in events)
 
 
+def created(watch: int, revision: int) -> bytes:
+    """What etcd says when it has taken on a watch, which tells of what comes after that revision."""
+    return wire.text(1, wire.number(3, revision)) + wire.number(2, watch) + wire.number(3, 1)
+
+
 class Waiter:
     """An acquire in a thread of its own."""
 

@@ -997,6 +997,72 @@ def test_permits_are_not_given_twice(server: Etcd, namespace: str) -> None:
         assert most <= 3
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 4])
+def test_what_happens_between_a_look_and_its_watch_is_not_missed(
+    server: Etcd, namespace: str, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watch begins after that, and nobody looks by itself here. Who was not next then looks a little later."""
+    only_by_news(monkeypatch)
+    monkeypatch.setattr(threads, "HEARTBEAT", 1000.0)
+    monkeypatch.setattr(asking, "FIRST_TERM", 5.0)
+    with (
+        leasehold.connect(server.url, namespace=namespace, ttl=LONG) as locks,
+        leasehold.connect(server.url, namespace=namespace, ttl=LONG) as other,
+    ):
+        lease = locks.lock("x").acquire()
+        waiting: list[Waiter] = []
+        for _ in range(ahead):
+            waiting.append(Waiter(locks, "x"))
+            eventually(lambda: locks.inspect("x").waiters == len(waiting))  # type: ignore[union-attr]
+        Waiter(other, "y").lease().release()
+        driver: Any = other._core.driver
+        driver.listen("", None)
+        eventually(lambda: driver._ear is not None)
+        listen = driver.listen
+        late: list[str] = []
+
+        def too_late(attempt: str, busy: Busy | None) -> bool:
+            if attempt and not late:
+                late.append(attempt)
+                lease.release()
+                for waiter in waiting:
+                    waiter.lease().release()
+            return bool(listen(attempt, busy))
+
+        monkeypatch.setattr(driver, "listen", too_late)
+        last = Waiter(other, "x").lease()
+        assert late, "it did not have to wait"
+        assert last.release()
+
+
+async def test_what_happens_between_a_look_and_its_watch_is_not_missed_under_asyncio(
+    server: Etcd, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_by_news(monkeypatch)
+    async with (
+        aio.connect(server.url, namespace=namespace, ttl=LONG) as locks,
+        aio.connect(server.url, namespace=namespace, ttl=LONG) as other,
+    ):
+        lease = await locks.lock("x").acquire()
+        driver: Any = other._core.driver
+        await driver.listen("", None)
+        await until(lambda: driver._ear is not None)
+        listen = driver.listen
+        late: list[str] = []
+
+        async def too_late(attempt: str, busy: Busy | None) -> bool:
+            if attempt and not late:
+                late.append(attempt)
+                assert await lease.release()
+            return bool(await listen(attempt, busy))
+
+        monkeypatch.setattr(driver, "listen", too_late)
+        async with asyncio.timeout(60):
+            last = await other.lock("x").acquire()
+        assert late, "it did not have to wait"
+        assert await last.release()
+
+
 def test_a_server_that_nothing_is_written_to_answers_a_listener(server: Etcd, namespace: str) -> None:
     """L2: who waits relies on push for as long as the server is known to be there. While all wait, nothing is written,
     and no watch that began after the last write has come to the revision from which it is to tell."""

@@ -7,7 +7,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from etcd_tools import A, B, deletion
+from etcd_tools import A, B, created, deletion
 
 from leasehold.protocol import Ask, Busy
 from leasehold.stores.etcd import wire
@@ -71,8 +71,12 @@ class Stream:
 
     @property
     def ranges(self) -> list[tuple[bytes, bytes, int]]:
-        """What is watched, and from what revision on, but for words to holders."""
+        """What is watched, and from what revision on (0: from now on), but for words to holders."""
         return [watched for number, watched in sorted(self.open.items()) if number > 1]
+
+    def began(self, key: bytes, revision: int) -> list[Ring]:
+        """The server has taken on the watch of a key, and tells of what comes after that revision."""
+        return self.heard(created(self.number(key), revision))
 
 
 def holders(kind: str, revision: int, later: int = 0, name: str = "x") -> Watch:
@@ -104,24 +108,69 @@ def test_the_first_in_line_share_a_watch_until_the_last_of_them_leaves(stream: S
     assert stream.add(A, holders(TAKING, 5)) == []
     assert stream.add(B, holders(IDLE, 6)) == []
     assert stream.add(C, holders(IDLE, 7, later=1)) == []
-    assert stream.ranges == [(b"hx", b"hx~", 5)]
+    assert stream.ranges == [(b"hx", b"hx~", 0)]
     assert stream.deleted(hx1=9) == [(A, ASK), (B, idle()), (C, idle(1))]
     stream.drop(A)
     stream.drop(C)
-    assert stream.ranges == [(b"hx", b"hx~", 5)], "somebody still waits"
+    assert stream.ranges == [(b"hx", b"hx~", 0)], "somebody still waits"
     assert stream.deleted(hx2=11) == [(B, idle())]
     number = stream.number(b"hx")
     stream.drop(B)
     assert stream.ranges == []
     assert stream.heard(deletion(number, {b"hx3": 12})) == [], "it was on its way"
     assert stream.add(A, holders(TAKING, 20)) == []
-    assert stream.ranges == [(b"hx", b"hx~", 20)]
+    assert stream.ranges == [(b"hx", b"hx~", 0)]
+
+
+@pytest.mark.parametrize(("kind", "news"), [(TAKING, ASK), (IDLE, idle())])
+def test_who_has_looked_before_its_watch_began_may_have_missed_something(
+    stream: Stream, kind: str, news: Busy | None
+) -> None:
+    """Asked to begin in the past, the server would tell of that, but up to 100 ms late, and of all that comes meanwhile
+    as late. So who is next looks again; the others will, if nothing happens for as long as the next may take."""
+    assert stream.add(A, holders(kind, 5)) == []
+    assert stream.add(B, holders(kind, 8)) == []
+    assert stream.ranges == [(b"hx", b"hx~", 0)]
+    assert stream.began(b"hx", 7) == [(A, news)], "the other has seen that"
+    assert not stream.store._idle, "nobody knows whether the name is free"
+    assert stream.add(A, holders(kind, 8)) == []
+    assert stream.deleted(hx1=8) == [(A, news), (B, news)]
+
+
+def test_who_has_looked_when_its_watch_begins_is_not_called(stream: Stream) -> None:
+    stream.add(A, holders(TAKING, 5))
+    assert stream.began(b"hx", 4) == []
+    assert stream.add(B, holders(TAKING, 5)) == []
+    assert stream.deleted(hx1=5) == [(A, ASK), (B, ASK)]
+
+
+def test_who_joins_a_watch_that_began_after_its_look_is_to_ask(stream: Stream) -> None:
+    stream.add(A, holders(TAKING, 5))
+    assert stream.began(b"hx", 8) == [(A, ASK)]
+    assert stream.add(B, holders(TAKING, 8)) == [(B, ASK)]
+    assert stream.add(C, holders(IDLE, 8)) == [(C, idle())]
+    assert stream.add(C, holders(TAKING, 9)) == []
+
+
+def test_who_is_further_back_has_time_if_it_may_have_missed_something(stream: Stream) -> None:
+    stream.add(A, nearing(5))
+    assert stream.began(b"w1", 5) == [(A, idle())]
+    assert stream.deleted(w1=7) == []
+    assert stream.began(b"hx", 9) == [(A, idle(1))]
+    assert stream.add(A, last(10), holders(IDLE, 10, 1)) == []
+    assert stream.deleted(hx1=11) == [(A, idle(1))]
+
+
+def test_who_is_to_ask_is_not_told_that_there_is_time_when_its_watch_begins(stream: Stream) -> None:
+    stream.add(A, last(5), holders(IDLE, 5))
+    assert stream.began(b"w3", 6) == [(A, ASK)]
+    assert stream.began(b"hx", 6) == [(A, ASK)]
 
 
 def test_names_share_nothing(stream: Stream) -> None:
     stream.add(A, holders(TAKING, 5))
     stream.add(B, holders(TAKING, 5, name="y"))
-    assert stream.ranges == [(b"hx", b"hx~", 5), (b"hy", b"hy~", 5)]
+    assert stream.ranges == [(b"hx", b"hx~", 0), (b"hy", b"hy~", 0)]
     assert stream.deleted(hy1=6) == [(B, ASK)]
     stream.drop(B)
     assert stream.deleted(hx1=7) == [(A, ASK)]
@@ -139,7 +188,8 @@ def test_who_joins_is_called_for_what_was_told_before(stream: Stream, kind: str,
 def test_who_joins_is_called_for_what_was_before_the_watch(stream: Stream) -> None:
     """Its look is older than that of who has had the watch made: what came in between nobody would tell it."""
     stream.add(A, holders(TAKING, 5))
-    assert stream.add(B, holders(TAKING, 4)) == [(B, ASK)]
+    assert stream.add(B, holders(TAKING, 4)) == [], "not before it is known when it begins"
+    assert stream.began(b"hx", 4) == [(B, ASK)]
     assert stream.add(C, holders(TAKING, 5)) == []
 
 
@@ -168,7 +218,7 @@ def test_who_has_become_the_first_is_called_for_what_it_was_told_as_the_second(s
     assert stream.deleted(w3=6) == [(A, ASK)]
     stream.deleted(hx1=8)
     assert stream.add(A, holders(TAKING, 8)) == [(A, ASK)]
-    assert stream.ranges == [(b"hx", b"hx~", 5)]
+    assert stream.ranges == [(b"hx", b"hx~", 0)]
 
 
 @pytest.mark.parametrize("ahead", [b"w3", b"w2"])
@@ -202,7 +252,7 @@ def test_a_watch_that_the_server_ends_is_gone_for_all(stream: Stream) -> None:
     assert stream.deleted(w3=9) == [(B, ASK)], "its other watch is as it was"
     assert stream.add(A, holders(TAKING, 20)) == []
     assert stream.add(B, last(21), holders(IDLE, 21)) == []
-    assert stream.ranges == [(b"w3", b"w5", 6), (b"hx", b"hx~", 20)]
+    assert stream.ranges == [(b"w3", b"w5", 0), (b"hx", b"hx~", 0)]
     assert stream.deleted(hx2=22) == [(A, ASK), (B, idle())]
     stream.drop(B)
     stream.drop(A)
@@ -215,7 +265,7 @@ def test_a_new_stream_has_no_watches(stream: Stream) -> None:
     stream.begin()
     stream.drop(A)
     assert stream.add(B, holders(TAKING, 7)) == [], "its watch begins there"
-    assert stream.ranges == [(b"hx", b"hx~", 7)]
+    assert stream.ranges == [(b"hx", b"hx~", 0)]
 
 
 def test_what_is_held_is_followed_beside_those_who_wait_for_it(stream: Stream) -> None:
@@ -223,15 +273,16 @@ def test_what_is_held_is_followed_beside_those_who_wait_for_it(stream: Stream) -
     stream.store.held_alone = lambda: held  # type: ignore[method-assign]
     stream.add(A, holders(TAKING, 5))
     assert stream.heard(deletion(99, {})) == []
-    assert stream.ranges == [(b"hx", b"hx~", 5), (b"hx1", b"hx1\0", 3)]
+    assert stream.ranges == [(b"hx", b"hx~", 0), (b"hx1", b"hx1\0", 3)]
     own = max(stream.open)
+    assert stream.heard(created(own, 5)) == [], "it tells of what came before, a little later: that will do"
     assert stream.heard(deletion(own, {b"hx1": 7})) == [(C, ASK)]
     del stream.open[own]
     assert stream.heard(wire.number(2, own) + wire.number(4, 1)) == [(C, ASK)]
-    assert stream.ranges == [(b"hx", b"hx~", 5), (b"hx1", b"hx1\0", 0)], "from now on"
+    assert stream.ranges == [(b"hx", b"hx~", 0), (b"hx1", b"hx1\0", 0)], "from now on"
     held.clear()
     assert stream.heard(deletion(99, {})) == []
-    assert stream.ranges == [(b"hx", b"hx~", 5)]
+    assert stream.ranges == [(b"hx", b"hx~", 0)]
 
 
 # The watch of those ahead.
@@ -271,7 +322,7 @@ def test_when_the_one_three_ahead_goes_its_watch_stays_for_the_one_ahead(stream:
     assert stream.said == said, "the server is told nothing"
     assert stream.add(A, holders(TAKING, 10)) == []
     assert stream.said == said + 1
-    assert stream.ranges == [(b"hx", b"hx~", 4)]
+    assert stream.ranges == [(b"hx", b"hx~", 0)]
 
 
 def test_a_look_in_between_changes_nothing(stream: Stream) -> None:
@@ -279,7 +330,7 @@ def test_a_look_in_between_changes_nothing(stream: Stream) -> None:
     assert stream.add(A, nearing(6)) == []
     stream.deleted(w1=7)
     said = stream.said
-    assert stream.ranges == [(b"w1", b"w5", 5), (b"hx", b"hx~", 8)]
+    assert stream.ranges == [(b"w1", b"w5", 0), (b"hx", b"hx~", 0)]
     assert stream.add(A, last(8), holders(IDLE, 8, 1)) == []
     assert stream.said == said
     assert stream.deleted(w2=9) == [], "it is not right ahead"
@@ -307,7 +358,7 @@ def test_from_when_the_one_three_ahead_went_nothing_is_missed(stream: Stream) ->
     """It went first, then the name was given back, and then another went: two of these came together."""
     stream.add(A, nearing(5))
     assert stream.deleted(w1=6, w2=9) == []
-    assert stream.ranges == [(b"w1", b"w5", 5), (b"hx", b"hx~", 7)]
+    assert stream.ranges == [(b"w1", b"w5", 0), (b"hx", b"hx~", 0)]
 
 
 def test_who_nears_is_told_what_those_at_the_head_know_already(stream: Stream) -> None:
@@ -328,7 +379,7 @@ def test_another_entrance_is_another_watch(stream: Stream) -> None:
     """Somebody in between has given up."""
     stream.add(A, nearing(5))
     assert stream.add(A, nearing(8, b"w0")) == []
-    assert stream.ranges == [(b"w0", b"w5", 8)]
+    assert stream.ranges == [(b"w0", b"w5", 0)]
 
 
 # Both drivers.
@@ -366,6 +417,7 @@ async def test_a_driver_calls_who_has_missed_something(asynchronous: bool) -> No
 
     assert await listen(A, holders(TAKING, 5))
     assert called == []
+    driver._watches.heard([created(2, 4)], asked=False)
     assert await listen(B, holders(IDLE, 4, later=1))
     assert called == [(B, idle(1))]
     assert await listen(B, holders(TAKING, 4))

@@ -333,4 +333,8 @@ class Asking(Reading):
         known = self._idle.get(watch.name)
         if known is None or not known[0]:  # what it has been since a look is kept
             self._idle[watch.name] = (b"", clock.now())
-        return Busy(None, watch.later, FIRST_TERM)
+        return self.may_have_missed(watch)
+
+    def may_have_missed(self, watch: Watch) -> Busy | None:
+        """It began after its waiter's look. What that is told: to ask, if it may be next; else there is time."""
+        return None if watch.kind == TAKING else Busy(None, watch.later, FIRST_TERM)

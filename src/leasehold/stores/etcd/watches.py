@@ -28,8 +28,8 @@ class Served:
     def __init__(self, number: int, watch: Watch) -> None:
         self.number = number
         self.key, self.end = watch.key, watch.end
-        self.told = watch.revision - 1
-        """The last revision that it may have told of; what is older than itself it never will."""
+        self.began = self.told = 0
+        """The last revisions that it does not tell of, once it has begun, and that it has told of."""
         self.hearers: dict[str, Watch] = {}
         """By attempt. What one of them wants may begin later, and at a later key."""
 
@@ -78,6 +78,8 @@ class Watches:
             served.hearers[attempt] = watch
             if served.told >= watch.revision:  # to others, or to this one when it wanted to hear of something else
                 rings.append(self._call(attempt, watch, served.told))
+            elif served.began >= watch.revision:
+                rings.append(self._missed_some(attempt, watch, served.began))
         return rings
 
     def _serving(self, watch: Watch, had: list[Served]) -> Served:
@@ -91,6 +93,11 @@ class Watches:
         news = None if attempt in self._called else self._store.heard(watch)
         return self._to_ask(attempt, revision) if news is None else (attempt, news)
 
+    def _missed_some(self, attempt: str, watch: Watch, revision: int) -> Ring:
+        """The same if its watch began after that revision, and something of that kind may have happened before."""
+        news = None if attempt in self._called else self._store.may_have_missed(watch)
+        return self._to_ask(attempt, revision) if news is None else (attempt, news)
+
     def _to_ask(self, attempt: str, revision: int) -> Ring:
         if attempt in self._by_attempt:  # else it does not wait
             self._called[attempt] = max(revision, self._called.get(attempt, 0))
@@ -101,11 +108,13 @@ class Watches:
         unsaid, self._unsaid = self._unsaid, []
         return unsaid
 
-    def _create(self, watch: Watch) -> Served:
+    def _create(self, watch: Watch, revision: int = 0) -> Served:
+        """From now on, for those who wait: one that begins before the newest write, if only by one, tells of nothing
+        for up to 100 ms. If something was written since, to look again takes less."""
         served = Served(self._next, watch)
         self._next += 1
         self._by_number[served.number] = self._by_range[watch.key, watch.end] = served
-        create = wire.watch_create(served.number, watch.key, watch.end, watch.revision, puts=False, deletes=True)
+        create = wire.watch_create(served.number, watch.key, watch.end, revision, puts=False, deletes=True)
         self._unsaid.append(create)
         return served
 
@@ -150,7 +159,7 @@ class Watches:
         for attempt, watch in held.items():
             if attempt not in self._followed:
                 wanted = watch._replace(revision=0) if attempt in self._missed else watch
-                self._followed[attempt] = self._create(wanted)
+                self._followed[attempt] = self._create(wanted, wanted.revision)
                 self._followed[attempt].hearers[attempt] = wanted
 
     def told(self, message: bytes) -> Iterator[Ring]:
@@ -171,12 +180,21 @@ class Watches:
         served = self._by_number.get(told.watch)
         if served is None:
             return
-        if told.canceled:  # the revision is compacted: all of them have to look
+        if told.created:
+            yield from self._began(served, told.revision)
+        elif told.canceled:  # the revision is compacted: all of them have to look
             yield from self._lost(served)
         elif told.deletes:
             served.told = max(told.deletes.values())
             for attempt, watch in list(served.hearers.items()):
                 yield from self._hears(attempt, watch, told.deletes, served.told)
+
+    def _began(self, served: Served, revision: int) -> Iterator[Ring]:
+        """It tells of nothing up to that revision: whoever has looked before may have missed something."""
+        served.began = revision
+        for attempt, watch in list(served.hearers.items()):
+            if watch.revision <= revision and self._followed.get(attempt) is not served:
+                yield self._missed_some(attempt, watch, revision)
 
     def _lost(self, served: Served) -> Iterator[Ring]:
         self._end(served)

@@ -236,8 +236,9 @@ def read_txn(messages: list[bytes]) -> Result:
 
 
 class Told(NamedTuple):
-    """A message of a watch stream."""
+    """A message of a watch stream. When a watch is ``created``, ``revision`` is the last that it does not tell of."""
 
+    revision: int
     watch: int
     created: bool
     canceled: bool
@@ -259,4 +260,5 @@ def read_watch(message: bytes) -> Told:
             deletes[key.key] = key.mod
         else:
             puts.append(key.key)
-    return Told(first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, puts, deletes)
+    revision = first(read(first(fields, 1, b"")), 3)
+    return Told(revision, first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, puts, deletes)
