@@ -997,42 +997,88 @@ def test_permits_are_not_given_twice(server: Etcd, namespace: str) -> None:
         assert most <= 3
 
 
+class Gap:
+    """Waits for "x", and calls ``happens`` between the look that says so and the watch of it."""
+
+    def __init__(self, locks: leasehold.Locks, happens: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        driver: Any = locks._core.driver
+        driver.listen("", None)
+        eventually(lambda: driver._ear is not None)
+        listen, late = driver.listen, []
+
+        def too_late(attempt: str, busy: Busy | None) -> bool:
+            if attempt and not late:
+                late.append(attempt)
+                happens()
+            return bool(listen(attempt, busy))
+
+        monkeypatch.setattr(driver, "listen", too_late)
+        self.waiter = Waiter(locks, "x")
+        self.lease = self.waiter.lease
+
+
+def in_line(locks: leasehold.Locks, count: int) -> list[Waiter]:
+    """So many who wait for "x", in this order."""
+    waiting: list[Waiter] = []
+    for _ in range(count):
+        waiting.append(Waiter(locks, "x"))
+        eventually(lambda: locks.inspect("x").waiters == len(waiting))  # type: ignore[union-attr]
+    return waiting
+
+
 @pytest.mark.parametrize("ahead", [0, 1, 4])
 def test_what_happens_between_a_look_and_its_watch_is_not_missed(
     server: Etcd, namespace: str, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch begins after that, and nobody looks by itself here. Who was not next then looks a little later."""
+    """The watch begins after that, and nobody looks by itself here. Who was not near the head looks a little later."""
     only_by_news(monkeypatch)
     monkeypatch.setattr(threads, "HEARTBEAT", 1000.0)
-    monkeypatch.setattr(asking, "FIRST_TERM", 5.0)
+    monkeypatch.setattr(asking, "SOON", 0.2 if ahead > 2 else 1000.0)
     with (
         leasehold.connect(server.url, namespace=namespace, ttl=LONG) as locks,
         leasehold.connect(server.url, namespace=namespace, ttl=LONG) as other,
     ):
         lease = locks.lock("x").acquire()
-        waiting: list[Waiter] = []
-        for _ in range(ahead):
-            waiting.append(Waiter(locks, "x"))
-            eventually(lambda: locks.inspect("x").waiters == len(waiting))  # type: ignore[union-attr]
-        Waiter(other, "y").lease().release()
-        driver: Any = other._core.driver
-        driver.listen("", None)
-        eventually(lambda: driver._ear is not None)
-        listen = driver.listen
-        late: list[str] = []
+        waiting = in_line(locks, ahead)
 
-        def too_late(attempt: str, busy: Busy | None) -> bool:
-            if attempt and not late:
-                late.append(attempt)
-                lease.release()
-                for waiter in waiting:
-                    waiter.lease().release()
-            return bool(listen(attempt, busy))
+        def served() -> None:
+            assert lease.release()
+            for waiter in waiting:
+                assert waiter.lease().release()
 
-        monkeypatch.setattr(driver, "listen", too_late)
-        last = Waiter(other, "x").lease()
-        assert late, "it did not have to wait"
-        assert last.release()
+        assert Gap(other, served, monkeypatch).lease().release()
+
+
+def test_who_has_become_the_first_meanwhile_is_not_passed_over(
+    server: Etcd, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was far back when it looked. Whoever has come behind it gives it a first term from when the name is free."""
+    monkeypatch.setattr(asking, "FIRST_TERM", 5.0)
+    with (
+        leasehold.connect(server.url, namespace=namespace, ttl=LONG) as locks,
+        leasehold.connect(server.url, namespace=namespace, ttl=LONG) as other,
+        leasehold.connect(server.url, namespace=namespace, ttl=LONG) as behind,
+    ):
+        lease = locks.lock("x").acquire()
+        waiting = in_line(locks, 3)
+        last: list[Waiter] = []
+
+        def served() -> None:
+            assert lease.release()
+            first, second, third = (waiter.lease for waiter in waiting)
+            assert first().release()
+            assert second().release()
+            held = third()
+            last.append(Waiter(behind, "x"))
+            watches = behind._core.driver._watches  # type: ignore[attr-defined]
+            eventually(lambda: [bool(served.began) for served in list(watches._by_number.values())] == [True, True])
+            assert held.release()
+
+        gap = Gap(other, served, monkeypatch)
+        eventually(lambda: last and (last[0].leases or gap.waiter.leases), 60)
+        assert not last[0].leases, "it was passed over"
+        assert gap.lease().release()
+        assert last[0].lease().release()
 
 
 async def test_what_happens_between_a_look_and_its_watch_is_not_missed_under_asyncio(

@@ -87,6 +87,10 @@ def idle(later: int = 0) -> Busy:
     return Busy(None, later, 0.7)
 
 
+SOON = Busy(None, 0, 0.2)
+"""The news of whoever is to ask in a moment, since it may have missed something."""
+
+
 def last(revision: int, key: bytes = b"w3", end: bytes = b"w5") -> Watch:
     return Watch(TAKING, "x", key, end, revision)
 
@@ -122,19 +126,19 @@ def test_the_first_in_line_share_a_watch_until_the_last_of_them_leaves(stream: S
     assert stream.ranges == [(b"hx", b"hx~", 0)]
 
 
-@pytest.mark.parametrize(("kind", "news"), [(TAKING, ASK), (IDLE, idle())])
+@pytest.mark.parametrize(("kind", "news", "then"), [(TAKING, ASK, ASK), (IDLE, SOON, idle())])
 def test_who_has_looked_before_its_watch_began_may_have_missed_something(
-    stream: Stream, kind: str, news: Busy | None
+    stream: Stream, kind: str, news: Busy | None, then: Busy | None
 ) -> None:
     """Asked to begin in the past, the server would tell of that, but up to 100 ms late, and of all that comes meanwhile
-    as late. So who is next looks again; the others will, if nothing happens for as long as the next may take."""
+    as late. So who is next looks again; the others will, unless they hear something else in the next moment."""
     assert stream.add(A, holders(kind, 5)) == []
     assert stream.add(B, holders(kind, 8)) == []
     assert stream.ranges == [(b"hx", b"hx~", 0)]
     assert stream.began(b"hx", 7) == [(A, news)], "the other has seen that"
     assert not stream.store._idle, "nobody knows whether the name is free"
     assert stream.add(A, holders(kind, 8)) == []
-    assert stream.deleted(hx1=8) == [(A, news), (B, news)]
+    assert stream.deleted(hx1=8) == [(A, then), (B, then)]
 
 
 def test_who_has_looked_when_its_watch_begins_is_not_called(stream: Stream) -> None:
@@ -148,15 +152,15 @@ def test_who_joins_a_watch_that_began_after_its_look_is_to_ask(stream: Stream) -
     stream.add(A, holders(TAKING, 5))
     assert stream.began(b"hx", 8) == [(A, ASK)]
     assert stream.add(B, holders(TAKING, 8)) == [(B, ASK)]
-    assert stream.add(C, holders(IDLE, 8)) == [(C, idle())]
+    assert stream.add(C, holders(IDLE, 8)) == [(C, SOON)]
     assert stream.add(C, holders(TAKING, 9)) == []
 
 
-def test_who_is_further_back_has_time_if_it_may_have_missed_something(stream: Stream) -> None:
+def test_who_is_further_back_asks_soon_if_it_may_have_missed_something(stream: Stream) -> None:
     stream.add(A, nearing(5))
-    assert stream.began(b"w1", 5) == [(A, idle())]
+    assert stream.began(b"w1", 5) == [(A, SOON)]
     assert stream.deleted(w1=7) == []
-    assert stream.began(b"hx", 9) == [(A, idle(1))]
+    assert stream.began(b"hx", 9) == [(A, SOON)]
     assert stream.add(A, last(10), holders(IDLE, 10, 1)) == []
     assert stream.deleted(hx1=11) == [(A, idle(1))]
 
@@ -165,6 +169,16 @@ def test_who_is_to_ask_is_not_told_that_there_is_time_when_its_watch_begins(stre
     stream.add(A, last(5), holders(IDLE, 5))
     assert stream.began(b"w3", 6) == [(A, ASK)]
     assert stream.began(b"hx", 6) == [(A, ASK)]
+    assert stream.add(A, last(5), holders(IDLE, 5)) == [(A, ASK), (A, ASK)], "its look is from before that"
+    assert stream.add(A, last(7), holders(IDLE, 7)) == []
+    assert stream.deleted(hx1=8) == [(A, idle())], "it has asked"
+
+
+def test_nobody_is_called_when_a_watch_begins_that_it_has_left(stream: Stream) -> None:
+    stream.add(A, holders(TAKING, 5))
+    number = stream.number(b"hx")
+    stream.drop(A)
+    assert stream.heard(created(number, 8)) == []
 
 
 def test_names_share_nothing(stream: Stream) -> None:
@@ -419,7 +433,7 @@ async def test_a_driver_calls_who_has_missed_something(asynchronous: bool) -> No
     assert called == []
     driver._watches.heard([created(2, 4)], asked=False)
     assert await listen(B, holders(IDLE, 4, later=1))
-    assert called == [(B, idle(1))]
+    assert called == [(B, SOON)]
     assert await listen(B, holders(TAKING, 4))
     assert called[1:] == [(B, ASK)]
     assert len(ear.sent) == 1

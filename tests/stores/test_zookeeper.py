@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -1198,6 +1199,20 @@ def test_one_that_holds_has_nothing_left_of_its_wait(connect: Callable[..., leas
     assert not link_of(other).watching._followers
     assert not link_of(other).watching._watchers
     assert served[0].release()
+
+
+def test_one_that_comes_to_hold_watches_and_follows_nobody() -> None:
+    """Nothing of what it waited for has happened: it was let in by a look."""
+    link = zk_link.Link(parse("zookeeper://127.0.0.1:1"))
+    ask = Ask("x", "a", "owner", "lock", None, 30)
+    session: Any = SimpleNamespace(link=link, unwatched=deque())
+    stake = Stake(ask, session, "/x", nodes.record(ask, nodes.WAITING))
+    link.stakes["a"] = stake
+    link.watching.follow(stake, turn_of(stake), ("/x/holder",))
+    link.watching.watch(stake, turn_of(stake), "/x/holder")
+    assert link.hold(stake, zk_link.clock.now(), 30_000_000)
+    assert not link.watching._followers
+    assert not link.watching._watchers
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -16,6 +16,9 @@ from .sessions import Lease
 from .wire import CREATE, EQUAL, GREATER, LESS, MOD, VALUE, compare, delete, get, put
 
 TAKING, IDLE, NEARING = "taking", "idle", "nearing"
+SOON = 0.2
+"""How long one far back in the queue may leave it open whether it has missed something: most hear more until then. If
+it is the first by now, those behind it pass it over after a first term; and if the first is dead, that has one more."""
 
 
 class Watch(NamedTuple):
@@ -333,8 +336,8 @@ class Asking(Reading):
         known = self._idle.get(watch.name)
         if known is None or not known[0]:  # what it has been since a look is kept
             self._idle[watch.name] = (b"", clock.now())
-        return self.may_have_missed(watch)
+        return Busy(None, watch.later, FIRST_TERM)
 
     def may_have_missed(self, watch: Watch) -> Busy | None:
-        """It began after its waiter's look. What that is told: to ask, if it may be next; else there is time."""
-        return None if watch.kind == TAKING else Busy(None, watch.later, FIRST_TERM)
+        """It began after its waiter's look. What that is told: to ask, or, if it was not near the head, to ask soon."""
+        return None if watch.kind == TAKING else Busy(None, 0, SOON)

@@ -29,7 +29,7 @@ class Served:
         self.number = number
         self.key, self.end = watch.key, watch.end
         self.began = self.told = 0
-        """The last revisions that it does not tell of, once it has begun, and that it has told of."""
+        """The revision after which it tells of everything, once it has begun, and the last that it has told of."""
         self.hearers: dict[str, Watch] = {}
         """By attempt. What one of them wants may begin later, and at a later key."""
 
@@ -190,7 +190,7 @@ class Watches:
                 yield from self._hears(attempt, watch, told.deletes, served.told)
 
     def _began(self, served: Served, revision: int) -> Iterator[Ring]:
-        """It tells of nothing up to that revision: whoever has looked before may have missed something."""
+        """It tells of what comes after that revision: whoever has looked before may have missed something."""
         served.began = revision
         for attempt, watch in list(served.hearers.items()):
             if watch.revision <= revision and self._followed.get(attempt) is not served:

@@ -236,7 +236,7 @@ def read_txn(messages: list[bytes]) -> Result:
 
 
 class Told(NamedTuple):
-    """A message of a watch stream. When a watch is ``created``, ``revision`` is the last that it does not tell of."""
+    """A message of a watch stream. One that is ``created`` tells of all that comes after ``revision``."""
 
     revision: int
     watch: int

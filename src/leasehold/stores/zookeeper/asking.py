@@ -67,7 +67,7 @@ class Asking(Placing):
         yield from self._clock(stake.session)
         calls = [children(stake.parent)]
         turn = stake.turn
-        if turn and turn.next and turn.called and stake.path and stake.version:
+        if turn and turn.next and turn.called and stake.path and stake.version and not stake.held:
             turn.hasty = True  # it seems to be our turn: claim it along with the look, which costs a round trip less
             calls.append(put(stake.path, nodes.record(ask, nodes.HELD).encode(), stake.version))
         if turn:
@@ -181,8 +181,8 @@ class Asking(Placing):
         """Say that we wait, and have ourselves called when it is worth another look.
 
         Of a lock the first in line watches the holder. Whoever is behind it follows the three before it: when the
-        nearest has gone, it asks; when another has, it hears whether the next claims, see ``Link``. Of what several may
-        hold, everybody watches who is right before it, and the first two in line all that come and go.
+        nearest has gone, it asks; when another has, it hears whether the next claims, see ``Watching``. Of what several
+        may hold, everybody watches who is right before it, and the first two in line all that come and go.
         """
         assert stake.path is not None
         stake.turn = turn = stake.turn or Turn()
