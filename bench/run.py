@@ -123,7 +123,8 @@ def main() -> None:
                 result["load_after"] = f"{os.getloadavg()[0]:.1f}"
                 # After each, so that a run that is cut short was not for nothing.
                 file.write_text(json.dumps({**result, "rows": [row._asdict() for row in rows]}, indent=1))
-    print(page.section(page.merge([{**result, "rows": [row._asdict() for row in rows]}])))
+    if rows:
+        print(page.section(page.merge([{**result, "rows": [row._asdict() for row in rows]}])))
     if result.get("failed"):
         sys.exit(f"failed: {', '.join(result['failed'])}")
 

@@ -25,8 +25,10 @@ class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
         self._connection = psycopg.connect(target, autocommit=True)
+        self._connection.execute("SELECT pg_advisory_lock(1)")  # two that create a table at once may both fail
         for statement in SQL.schema():
             self._connection.execute(statement)
+        self._connection.execute("SELECT pg_advisory_unlock(1)")
         self._async: psycopg.AsyncConnection[Any] | None = None
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
