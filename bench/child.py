@@ -38,7 +38,7 @@ class Client:
         self._peer = peer
         self._held: dict[str, Any] = {}
         self._many: list[Any] = []
-        self._loop = asyncio.new_event_loop()
+        self._loop = peer.new_loop()
         self._turning: set[asyncio.Task[Any]] = set()
         self._going, self._given = asyncio.Event(), 0
 

@@ -15,7 +15,8 @@ def run(setting: Setting) -> list[Row]:
     rounds = Rounds()
     with ExitStack() as stack:
         clients = {name: stack.enter_context(children(peer, 1))[0] for name, peer in setting.peers.items()}
-        sides = {name: ("pairs", "apairs") if setting.kind(name).has_asyncio() else ("pairs",) for name in clients}
+        kinds = {name: setting.kind(name) for name in clients}
+        sides = {name: ["pairs"] * kind.threads + ["apairs"] * kind.has_asyncio() for name, kind in kinds.items()}
         for name, client in clients.items():
             for command in sides[name]:
                 client.do(command, "warm", count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
 
@@ -19,6 +20,11 @@ class Base:
 
     crowds: ClassVar[bool] = True
     """Whether many tasks of one process can use its asyncio side at once."""
+
+    threads: ClassVar[bool] = True
+    """Whether it is to be measured with threads: not where only the event loop is another."""
+
+    new_loop = staticmethod(asyncio.new_event_loop)
 
     def __init__(self, target: str) -> None:
         self.target = target
