@@ -243,7 +243,10 @@ def test_a_purge_goes_by_the_index(database: Database, namespace: str) -> None:
 
 def test_no_statement_reads_the_whole_table(database: Database, namespace: str) -> None:
     """With 100,000 other rows each goes by the key, or by the index of days."""
-    names = ("TAKE", "ACCEPT", "FREE", "READ", "UPDATE", "READ_NOTE", "WRITE_NOTE", "LEFTOVERS", "CHECK_HELD")
+    names = (
+        *("TAKE", "TAKE_OR_JOIN", "ACCEPT", "FREE", "READ", "UPDATE"),
+        *("READ_NOTE", "WRITE_NOTE", "LEFTOVERS", "CHECK_HELD"),
+    )
     with leasehold.connect(f"{database.url}?table=crowded", namespace=namespace) as locks:
         locks.lock("name").acquire().release()
         at_rest(locks)  # what it purges may lock rows that come

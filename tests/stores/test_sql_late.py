@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import leasehold
 from leasehold import StoreUnavailable, aio
 from leasehold.protocol import Busy, Grant
-from leasehold.stores.sql.store import Exchange, ExchangeAll
+from leasehold.stores.sql.store import Exchange, ExchangeAll, TakeOrJoin
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
 
@@ -56,10 +56,13 @@ def refused(replies: list[Any]) -> Iterator[None]:
         assert not isinstance(replies[-1], (Grant, list))
 
 
+@pytest.mark.parametrize("contended", [False, True], ids=["uncontended", "contended"])
 @pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
-def test_an_acquire_that_waited_for_a_row_too_long(own_of_all: Database, namespace: str, held: bool) -> None:
+def test_an_acquire_that_waited_for_a_row_too_long(
+    own_of_all: Database, namespace: str, held: bool, contended: bool
+) -> None:
     """D3: the row is locked, and an acquire that fails leaves it as it was. It is free: the fast path. It is held: the
-    attempt would get a place in the queue."""
+    attempt would get a place in the queue, at once if the name is known to be contended."""
     database = own_of_all
     with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=30) as locks:
         lease = locks.lock("name").acquire()
@@ -68,6 +71,8 @@ def test_an_acquire_that_waited_for_a_row_too_long(own_of_all: Database, namespa
         before = state(database, namespace)
         core: Any = locks._core
         late = ask("name", queue=True)
+        if contended:
+            core.store._contended["name"] = None
         with locked(database, namespace):
             with refused(replies := []):
                 replies.append(core.driver.run(core.store.acquire(late), 0.6))
@@ -110,7 +115,7 @@ def test_statements_that_were_given_up_on_are_ended(own_of_all: Database, namesp
         assert lease.release()
 
 
-@pytest.mark.parametrize("what", ["new", "free", "held", "several"])
+@pytest.mark.parametrize("what", ["new", "free", "held", "permit", "several"])
 def test_an_acquire_that_reaches_the_server_too_late(own_of_all: Database, namespace: str, what: str) -> None:
     database = own_of_all
     with (
@@ -119,19 +124,24 @@ def test_an_acquire_that_reaches_the_server_too_late(own_of_all: Database, names
         leasehold.connect(f"{database.at(proxy.port)}?push=off", namespace=namespace, ttl=30) as locks,
     ):
         core: Any = locks._core
+        permit = {"shape": "semaphore"}
         locks.lock("name").acquire().release()
         at_rest(locks)  # it opens no connection any more
         for _ in range(3):  # connected, and prepared
             locks.lock("name").acquire().release()
             locks.all_of("name", "third").acquire().release()
             assert isinstance(core.driver.run(core.store.acquire(ask("other")), 5.0), Grant | Busy)
+            assert isinstance(core.driver.run(core.store.acquire(ask("permit", **permit)), 5.0), Grant | Busy)
         found = state(database, namespace)
         here = connections(database)
-        late = ask({"held": "other", "new": "never used"}.get(what, "name"), queue=True)
+        name = {"held": "other", "permit": "permit", "new": "never used"}.get(what, "name")
+        late = ask(name, queue=True, **(permit if what == "permit" else {}))
         steps = core.store.acquire(late)
         if what in ("new", "free"):
             proxy.blackhole()
-        elif what == "held":  # it has read the row, and its swap is late
+        elif what == "held":  # it has not got the name, and what would give it a place is late
+            steps = before(TakeOrJoin, steps, proxy.blackhole)
+        elif what == "permit":  # it has read the row, and its swap is late
             steps = before(Exchange, steps, proxy.blackhole)
         else:
             steps = before(ExchangeAll, core.store.acquire_all([late, ask("third")]), proxy.blackhole)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sql_servers import HOLD, Database, python, statements
+from sql_servers import HOLD, Database, before, python, statements
 
 import leasehold
 from leasehold import aio, clock, policy
@@ -40,6 +40,8 @@ class Server:
         self.woken: list[str] = []
         self.row = Row("x", 1, 7, [], 0, 0, SESSION)
         self.error: Exception | None = None
+        self.tells = True
+        """Whether it answers one who joins with the row."""
 
     @property
     def time(self) -> int:
@@ -88,6 +90,13 @@ class Server:
                         holder.hold(ttl, self.time)
                         return self.put(entry) and holder.token
                 return 0
+            case sql.TakeOrJoin(_, ask):
+                there = [permit.attempt for permit in (*entry.holders, *entry.queue)]
+                if ask.attempt in there or not any(holder.expires > self.time for holder in entry.holders):
+                    return 0
+                entry.acquire(ask, SESSION, self.time, self.time)
+                self.put(entry)
+                return self.row._replace(now=self.time, wall=self.time) if self.tells else 0
             case sql.Take() | sql.Free():
                 return 0
         raise TypeError(request)
@@ -110,6 +119,15 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     server = Server(monkeypatch)
     server.hold()
     return server
+
+
+def resumed(steps: Any, answer: Any) -> Any:
+    """Steps that are to be sent an answer next."""
+    while True:
+        try:
+            answer = yield steps.send(answer)
+        except StopIteration as end:
+            return end.value
 
 
 def doubts(server: Server) -> bool:
@@ -559,8 +577,7 @@ def test_whose_first_question_failed_is_forgotten(server: Server, stored: bool) 
     server.queue("b")
     steps = server.steps("a")
     request = next(steps)
-    while not isinstance(request, sql.Exchange):
-        request = steps.send(server.handle(request))
+    assert isinstance(request, sql.TakeOrJoin)
     if stored:
         server.handle(request)
     with pytest.raises(leasehold.StoreUnavailable):
@@ -611,16 +628,17 @@ def test_an_answer_that_comes_late_does_not_hide_a_newer_one(server: Server) -> 
     assert server.store.waiters["b"].crowd.seen.place("b") == 0  # type: ignore[union-attr]
 
 
-def test_one_that_is_called_before_it_knows_that_it_waits_asks_again(server: Server) -> None:
+@pytest.mark.parametrize("tells", [False, True], ids=["reads", "told"])
+@pytest.mark.parametrize("caller", ["the server", "one of ours"])
+def test_one_that_is_called_before_it_knows_that_it_waits_asks_again(server: Server, tells: bool, caller: str) -> None:
+    server.tells = tells
     server.queue("b")
     steps = server.steps("a")
     request = next(steps)
-    while not isinstance(request, sql.Exchange):
-        request = steps.send(server.handle(request))
-    version = server.handle(request)
-    server.store.waiters.ring("a")
-    with pytest.raises(StopIteration):
-        steps.send(version)
+    assert isinstance(request, sql.TakeOrJoin)
+    answer = server.handle(request)
+    getattr(server.store.waiters, "ring" if caller == "the server" else "call")("a")
+    assert run_steps(resumed(steps, answer), server.handle).place == 1
     server.now += FALLBACK
     server.ask("b")  # what it sees is no answer for one that was called
     server.sent.clear()
@@ -628,42 +646,88 @@ def test_one_that_is_called_before_it_knows_that_it_waits_asks_again(server: Ser
     assert server.sent == ["Read"]
 
 
-def test_those_who_join_at_the_same_time_take_turns(server: Server) -> None:
+@pytest.mark.parametrize("end", ["answered", "refused", "given up", "taken"])
+def test_what_was_kept_for_one_who_may_be_joining_is_forgotten_with_it(server: Server, end: str) -> None:
+    server.queue("b")
+    steps = server.steps("a")
+    request = next(steps)
+    assert isinstance(request, sql.TakeOrJoin)
+    server.store.waiters.ring("a")
+    server.store.waiters.ring("nobody")
+    assert server.store.waiters._early == {"a": True}
+    if end == "refused":
+        with pytest.raises(leasehold.StoreUnavailable):
+            steps.throw(leasehold.StoreUnavailable("it is away"))
+    elif end == "given up":
+        steps.close()
+    else:
+        with pytest.raises(StopIteration):
+            steps.send(8 if end == "taken" else server.handle(request))
+    assert not server.store.waiters._early
+
+
+def test_who_comes_to_a_contended_name_joins_in_one_statement(server: Server) -> None:
+    assert server.ask("a").place == 0
+    assert server.sent == ["Take", "TakeOrJoin"]  # that others hold it is news
+    server.sent.clear()
+    assert server.ask("b").place == 1
+    assert server.sent == ["TakeOrJoin"]
+    server.sent.clear()
+    server.tells = False
+    assert server.ask("c").place == 2
+    assert server.sent == ["TakeOrJoin", "Read"]
+    assert [waiter.attempt for waiter in server.entry().queue] == ["a", "b", "c"]
+
+
+def test_who_took_a_name_at_once_does_not_expect_it_to_be_contended_again(server: Server) -> None:
     server.queue("a")
-    first, second = server.steps("b"), server.steps("c")
-    for steps in (first, second):
-        assert isinstance(next(steps), sql.Take)
-    read = first.send(0)
-    assert isinstance(read, Read)
-    assert isinstance(second.send(0), sql.Pause)
-    swap = first.send(server.handle(read))
-    assert isinstance(swap, sql.Exchange)
-    assert isinstance(second.send(None), sql.Pause)
-    with pytest.raises(StopIteration):
-        first.send(server.handle(swap))
-    read = second.send(None)
-    assert isinstance(read, Read)
+    steps = server.steps("b")
+    assert isinstance(next(steps), sql.TakeOrJoin)
     with pytest.raises(StopIteration) as end:
-        second.send(server.handle(second.send(server.handle(read))))
-    assert end.value.value.place == 2
-    assert server.sent.count("Exchange") == 2
+        steps.send(8)
+    assert end.value.value == Grant(8)
+    assert isinstance(next(server.steps("c")), sql.Take)
 
 
-def test_a_turn_that_does_not_end_is_not_waited_for(server: Server) -> None:
+def test_few_names_are_remembered_as_contended(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sql, "CONTENDED", 3)
+    for name in "uvwxyz":
+        steps = server.store.acquire(Ask(name, name, "me", "lock", None, 30 * SECOND, queue=True))
+        assert isinstance(next(steps), sql.Take)
+        assert isinstance(steps.send(0), sql.TakeOrJoin)
+        steps.close()
+    assert list(server.store._contended) == ["x", "y", "z"]
+
+
+def test_who_does_not_wait_only_takes(server: Server) -> None:
     server.queue("a")
-    first = server.steps("b")
-    next(first)
-    assert isinstance(first.send(0), Read)
-    second = server.steps("c")
-    next(second)
-    requests = [second.send(0)]
-    while isinstance(requests[-1], sql.Pause):
-        requests.append(second.send(None))
-    assert isinstance(requests[-1], Read)
-    assert sum(each.seconds for each in requests[:-1]) == pytest.approx(0.1)
-    second.close()
-    first.close()
-    assert server.ask("d").place == 1
+    ask = Ask("x", "b", "me", "lock", None, 30 * SECOND)
+    assert run_steps(server.store.acquire(ask), server.handle).place is None
+    assert server.sent == ["Take", "Read"]
+
+
+@pytest.mark.parametrize("asker", ["new", "lost its place"])
+def test_who_loses_a_swap_joins_without_one(server: Server, asker: str) -> None:
+    """The holder has expired, so that the row has to be read; another has taken it over when it is to be swapped, and
+    would change it before each swap."""
+    if asker == "lost its place":
+        server.queue("a")
+        entry = server.entry()
+        entry.queue.clear()
+        server.put(entry)
+    server.now += 31
+    steps = server.steps("a")
+    swaps = []
+
+    def take_over() -> None:
+        swaps.append(server.now)
+        assert len(swaps) < 10
+        server.row = server.row._replace(state=[])
+        server.hold()
+
+    assert run_steps(before(sql.Exchange, steps, take_over), server.handle).place == 0
+    assert len(swaps) == 1
+    assert [waiter.attempt for waiter in server.entry().queue] == ["a"]
 
 
 def test_in_a_forked_child_nobody_waits(server: Server) -> None:

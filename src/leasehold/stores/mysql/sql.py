@@ -13,7 +13,7 @@ from typing import Any
 from ...errors import StoreNotReady
 from ...protocol import Renewal
 from ..sql.dialect import BELOW, SELECTED, Dialect, Hint, Result, Statement, after_all_with
-from ..sql.rows import ALL_COLUMNS, DAY, FORMAT, NEVER, NOTE
+from ..sql.rows import ALL_COLUMNS, CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 
 LOCK_WAIT = 1
 """Seconds that a statement of ours waits for a row, before it is sent again: MySQL knows no less."""
@@ -57,13 +57,21 @@ _INTO = """INSERT INTO {table}
     (namespace, name, format, version, token, attempt, session, owner, kind, data, state,
      acquired, expires, expires_day, more, created, updated)"""
 
+# One who waits joins the queue behind a holder and those who wait already. That it has, the row tells, not the answer.
+_JOINS = f"""(state <> 0 AND expires > {_NOW} AND attempt <> %(attempt)s AND format = {FORMAT}
+    AND (more IS NULL OR (LEFT(more, {len(LOCK)}) = '{LOCK}' AND LOCATE(%(attempt)s, more) = 0)))"""
+_ENDS_OPEN = f"LEFT(more, CHAR_LENGTH(more) - {len(CLOSED)}), IF(RIGHT(more, {len(NOBODY)}) = '{NOBODY}', '', ',')"
+_JOINED = f"""CONCAT(
+    IF(more IS NULL, CONCAT('{LOCK}', token, ',1,', expires - acquired, ',0,[],['), CONCAT({_ENDS_OPEN})),
+    %(waiter)s, {_NOW} + {PLACE}, '{WAITER}{CLOSED}')"""
+
 _TAKE = f"""{_INTO}
 SELECT UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), %(attempt)s, %(session)s,
     %(owner)s, %(kind)s, %(data)s, 2, {_NOW}, {_NOW} + %(ttl)s, ({_NOW} + %(ttl)s) DIV {DAY}, NULL, {_NOW}, {_NOW}
 FROM DUAL WHERE {_IN_TIME}
 ON DUPLICATE KEY UPDATE
     token = IF({_FREE_NOW}, LAST_INSERT_ID(GREATEST(token + 1, {_NOW})), token + LAST_INSERT_ID(0)),
-    version = IF({_FREE_NOW}, version + 1, version),
+    version = version + ({_FREE_NOW}{{or_joins}}),
     attempt = IF({_FREE_NOW}, %(attempt)s, attempt),
     session = IF({_FREE_NOW}, %(session)s, session),
     owner = IF({_FREE_NOW}, %(owner)s, owner),
@@ -72,7 +80,7 @@ ON DUPLICATE KEY UPDATE
     acquired = IF({_FREE_NOW}, {_NOW}, acquired),
     expires = IF({_FREE_NOW}, {_NOW} + %(ttl)s, expires),
     expires_day = IF({_FREE_NOW}, ({_NOW} + %(ttl)s) DIV {DAY}, expires_day),
-    updated = IF({_FREE_NOW}, {_NOW}, updated),
+    updated = IF({_FREE_NOW}{{or_joins}}, {_NOW}, updated),{{joined}}
     state = IF({_FREE_NOW}, 2, state)"""
 
 _ACCEPT = f"""UPDATE {{table}} SET
@@ -211,7 +219,11 @@ class MySQL(Dialect):
         def of(sql: str) -> str:
             return sql.replace("{table}", self.quoted)
 
-        self.TAKE, self.FREE, self.READ, self.INSERT = of(_TAKE), of(_FREE), of(_READ), of(_INSERT)
+        take = of(_TAKE).replace
+        self.TAKE = take("{or_joins}", "").replace("{joined}", "")
+        joined = f" more = IF({_JOINS}, {_JOINED}, more),"
+        self.TAKE_OR_JOIN = take("{or_joins}", f" OR {_JOINS}").replace("{joined}", joined)
+        self.FREE, self.READ, self.INSERT = of(_FREE), of(_READ), of(_INSERT)
         self.UNLOCKED, self.PROBE = of(_UNLOCKED), of(_PROBE)
         self.UPDATE, self.EXTEND = of(_UPDATE), of(_EXTEND)
         self.READ_ALL, self.EXCHANGE_ALL = of(_READ_ALL), of(_EXCHANGE_ALL)

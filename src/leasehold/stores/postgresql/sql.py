@@ -8,8 +8,9 @@ from typing import Any
 
 from ...errors import StoreNotReady
 from ...protocol import Renewal
+from ..entries import Row
 from ..sql.dialect import BELOW, SELECTED, Dialect, Result, Statement, after_all_with
-from ..sql.rows import DAY, FORMAT, NEVER, NOTE
+from ..sql.rows import CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 
 # clock_timestamp() goes on within a statement and a transaction; now() does not.
 _CLOCK = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
@@ -46,6 +47,7 @@ _HAS_INDEX = """SELECT 1 FROM pg_index AS i
 JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
 WHERE i.indrelid = to_regclass(%(table)s) AND a.attname = 'expires_day'"""
 
+_NEXT_TOKEN = "greatest(l.token + 1, excluded.token)"
 _TAKE = f"""INSERT INTO {{table}} AS l
     (namespace, name, format, version, token, attempt, session, owner, kind, data, state,
      acquired, expires, expires_day, created, updated)
@@ -54,12 +56,33 @@ SELECT CAST(%(namespace)s AS text), CAST(%(name)s AS text), {FORMAT}, now, now, 
     now, now + CAST(%(ttl)s AS bigint), (now + CAST(%(ttl)s AS bigint)) / {DAY}, now, now
 FROM {_NOW_WAIT} WHERE now <= {_UNTIL}
 ON CONFLICT (namespace, name) DO UPDATE SET
-    version = l.version + 1, token = greatest(l.token + 1, excluded.token), attempt = excluded.attempt,
+    version = l.version + 1, token = {_NEXT_TOKEN}, attempt = excluded.attempt,
     session = excluded.session, owner = excluded.owner, kind = excluded.kind, data = excluded.data, state = 2,
     acquired = excluded.acquired, expires = excluded.expires, expires_day = excluded.expires_day,
     updated = excluded.updated
 WHERE l.state = 0 AND l.more IS NULL AND l.format = {FORMAT} AND {_CLOCK} <= {_UNTIL}
 RETURNING token"""
+
+# The same for one who waits: it joins the queue behind a holder and those who wait already. The row tells which it was.
+_TAKEN = ", ".join(
+    f"{column} = CASE l.state WHEN 0 THEN excluded.{column} ELSE l.{column} END"
+    for column in ("attempt", "session", "owner", "kind", "data", "acquired", "expires", "expires_day")
+)
+_JOINED = f"""concat(CASE WHEN l.more IS NULL THEN concat('{LOCK}', l.token, ',1,', l.expires - l.acquired, ',0,[],[')
+        WHEN right(l.more, {len(NOBODY)}) = '{NOBODY}' THEN left(l.more, {-len(CLOSED)})
+        ELSE left(l.more, {-len(CLOSED)}) || ',' END,
+        CAST(%(waiter)s AS text), {_CLOCK} + {PLACE}, '{WAITER}{CLOSED}')"""
+_NEW_ROW, _, _ = _TAKE.partition("    version = l")
+_TAKE_OR_JOIN = f"""{_NEW_ROW}    version = l.version + 1, {_TAKEN}, updated = excluded.updated,
+    token = CASE l.state WHEN 0 THEN {_NEXT_TOKEN} ELSE l.token END,
+    more = CASE l.state WHEN 0 THEN NULL ELSE {_JOINED} END,
+    state = CASE l.state WHEN 0 THEN 2 ELSE l.state END
+WHERE l.format = {FORMAT} AND {_CLOCK} <= {_UNTIL} AND CASE
+    WHEN l.state = 0 THEN l.more IS NULL
+    WHEN l.expires <= {_CLOCK} OR l.attempt = excluded.attempt THEN false
+    WHEN l.more IS NULL THEN true
+    ELSE left(l.more, {len(LOCK)}) = '{LOCK}' AND strpos(l.more, excluded.attempt) = 0 END
+RETURNING {_CLOCK}, {SELECTED}"""
 
 _ACCEPT = f"""UPDATE {{table}} AS l SET
     version = version + 1, state = 2, expires = greatest(expires, c.now + CAST(%(ttl)s AS bigint)),
@@ -170,7 +193,7 @@ SELECT CAST(%(namespace)s AS text), CAST(%(name)s AS text), {FORMAT}, now, now, 
     CAST(%(kind)s AS text), 0, now, now, now / {DAY}, now, now
 FROM {_NOW}
 ON CONFLICT (namespace, name) DO UPDATE SET
-    version = l.version + 1, token = greatest(l.token + 1, excluded.token), attempt = '', session = '',
+    version = l.version + 1, token = {_NEXT_TOKEN}, attempt = '', session = '',
     owner = excluded.owner, kind = excluded.kind, data = NULL, state = 0, acquired = excluded.acquired,
     expires = excluded.expires, expires_day = excluded.expires_day, updated = excluded.updated
 WHERE l.more IS NULL AND l.format = {FORMAT} AND (l.state = 0 OR l.expires <= excluded.acquired)
@@ -227,7 +250,7 @@ class PostgreSQL(Dialect):
             return sql.replace("{table}", self.quoted)
 
         self.TAKE, self.FREE, self.READ, self.INSERT = of(_TAKE), of(_FREE), of(_READ), of(_INSERT)
-        self.UNLOCKED = of(_UNLOCKED)
+        self.TAKE_OR_JOIN, self.UNLOCKED = of(_TAKE_OR_JOIN), of(_UNLOCKED)
         self.UPDATE, self.RING, self.EXTEND = of(_UPDATE), of(_UPDATE_AND_RING), of(_EXTEND)
         self.READ_ALL, self.EXCHANGE_ALL = of(_READ_ALL), of(_EXCHANGE_ALL)
         self.ACCEPT, self.READ_NOTE, self.WRITE_NOTE = of(_ACCEPT), of(_READ_NOTE), of(_WRITE_NOTE)
@@ -275,6 +298,13 @@ class PostgreSQL(Dialect):
 
     def taken(self, result: Result) -> int:
         return int(result.rows[0][0]) if result.rows else 0
+
+    def taken_or_joined(self, name: str, attempt: str, result: Result, session: str) -> int | Row:
+        if not result.rows:
+            return 0
+        now, *found = result.rows[0]
+        _, _, token, holder, *_ = found
+        return int(token) if holder == attempt else self.row(name, now, found, session)
 
     def hold(self, values: dict[str, Any]) -> Statement:
         return Statement(self.HOLD, values)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..entries import Page, Read, ReadNote, Row, WriteNote
-from .rows import ALL_COLUMNS, COLUMNS, FORMAT, NOTE, columns_of, state_of
+from .rows import ALL_COLUMNS, COLUMNS, FORMAT, NOTE, columns_of, state_of, waiter_of
 from .store import (
     Accept,
     CanHold,
@@ -24,6 +24,7 @@ from .store import (
     Purge,
     ReadAll,
     Take,
+    TakeOrJoin,
     Unlocked,
 )
 
@@ -167,11 +168,14 @@ class Dialect:
 
     def _statement(self, request: Any, namespace: str, session: str) -> Statement:
         match request:
-            case Take(name, ask):
+            case Take(name, ask) | TakeOrJoin(name, ask):
                 values = self.key(namespace, name)
                 values["attempt"], values["session"], values["owner"] = ask.attempt, session, ask.owner
                 values["kind"], values["data"], values["ttl"] = ask.kind, ask.data, ask.ttl
-                return Statement(self.TAKE, values)
+                if isinstance(request, Take):
+                    return Statement(self.TAKE, values)
+                values["waiter"] = waiter_of(ask, session)
+                return Statement(self.TAKE_OR_JOIN, values)
             case Accept(name, attempt, ttl):
                 return Statement(self.ACCEPT, {**self.key(namespace, name), "attempt": attempt, "ttl": ttl})
             case Free(name, attempt, token):
@@ -213,6 +217,8 @@ class Dialect:
         match request:
             case Take() | Accept():
                 return self.taken(result)
+            case TakeOrJoin(name, ask):
+                return self.taken_or_joined(name, ask.attempt, result, session)
             case Free() | WriteNote():
                 return result.touched > 0
             case ReadNote(name):
@@ -265,6 +271,7 @@ class Dialect:
     # Said by each flavour.
 
     TAKE: str
+    TAKE_OR_JOIN: str
     ACCEPT: str
     READ_NOTE: str
     WRITE_NOTE: str
@@ -282,6 +289,10 @@ class Dialect:
 
     def taken(self, result: Result) -> int:
         raise NotImplementedError
+
+    def taken_or_joined(self, name: str, attempt: str, result: Result, session: str) -> int | Row:
+        """The token, or the row where that is known to have the attempt in its queue now; else 0."""
+        return self.taken(result)
 
     def inserted(self, result: Result) -> int:
         raise NotImplementedError

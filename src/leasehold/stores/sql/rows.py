@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...entry import _encode
+from ...policy import WAITER_TTL
+from ...protocol import SECOND, Ask
 
 FORMAT = 1
 """Of a row. A newer one is refused, so that an old process never misreads a new one's record."""
@@ -29,6 +31,14 @@ NOTE = "note"
 """A column that the first tables had not."""
 ALL_COLUMNS = (*COLUMNS, "namespace", "name", "expires_day", "created", "updated", NOTE)
 
+# A waiter is put at the end of the queue by a statement, which knows more of the row than whoever sends it: the text of
+# ``more`` begins with LOCK, and ends with NOBODY, or with a waiter and CLOSED. A waiter is :func:`waiter_of`, the
+# time at which its place expires, and WAITER.
+LOCK = '["lock",1,'
+NOBODY, CLOSED = "[]]", "]]"
+WAITER = ",0,0,0]"
+PLACE = int(WAITER_TTL * SECOND)
+
 
 def state_of(columns: tuple[Any, ...]) -> tuple[int, Sequence[Any]]:
     """The last token and the entry's state, as :meth:`leasehold.entry.Entry.load` takes them."""
@@ -43,6 +53,12 @@ def state_of(columns: tuple[Any, ...]) -> tuple[int, Sequence[Any]]:
         first = [attempt, owner, kind, data, session, weight, ttl, rest, expires, token, acquired, state]
         holders = [first, *holders]
     return last, [shape, limit, holders, queue] if holders or queue else []
+
+
+def waiter_of(ask: Ask, session: str) -> str:
+    """How one who waits for a lock begins in ``more``, up to when its place expires."""
+    who = (ask.attempt, ask.owner, ask.kind, ask.data, session, ask.weight, ask.ttl, ask.rest)
+    return _encode(who)[:-1] + ","
 
 
 def columns_of(last: int, entry: Sequence[Any]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """The store logic for SQL servers: one statement where a name is free, compare-and-swap on its row where it is not.
 
 A row has the facts of one holder as columns (:mod:`.rows`). While nobody contends, an acquire is one conditional
-upsert and a release one conditional update. When that says no, the row is read, :mod:`leasehold.entry` decides, and
-the row is swapped if its version is still the one read: no row lock is ever held while Python runs. Several names are
-read, decided and swapped in the same way, all of their rows in one statement.
+upsert and a release one conditional update. The upsert also puts one who waits at the end of a lock's queue. When they
+say no, the row is read, :mod:`leasehold.entry` decides, and the row is swapped if its version is still the one read: no
+row lock is ever held while Python runs. Several names are read, decided and swapped in the same way, all of their rows
+in one statement.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from .waiting import EARLY, Seen, Waiter, Waiters
 
 TIDY_BATCHES = 10
 """Of 1,000 dead rows each, at most, in one call."""
-TURN, TURNS = 0.002, 50
-"""How often one who joins a queue looks whether it is its turn, and how many times."""
 LOCKED_TRIES, MOMENT = 3, 0.02
 """How often one who does not wait looks at a row that is locked, and how long it rests before: most are locked for the
 length of a statement."""
 LOOK_LOCKED = 0.1
 """How soon to ask again for a name whose row is locked: nobody rings when it no longer is."""
+CONTENDED = 1000
+"""How many names are remembered as contended, at most."""
 CAREFUL = 60.0
 """For how long after a renewal that got no answer the next ones look for locked rows first."""
 
@@ -40,9 +41,18 @@ CAREFUL = 60.0
 
 
 class Take(NamedTuple):
-    """Take a free name that nobody waits for. Answered with the token, or 0.
+    """Take a free lock that nobody waits for. Answered with the token, or 0.
 
     ``waits``, here and below: whether for a row that is locked, for a while, rather than hardly. Raises Locked."""
+
+    name: str
+    ask: Ask
+    waits: bool = True
+
+
+class TakeOrJoin(NamedTuple):
+    """The same; or join the queue behind its holder and whoever waits already. Answered with the token; with the Row if
+    it has joined, where the server tells that; else with 0."""
 
     name: str
     ask: Ask
@@ -154,26 +164,23 @@ class SqlStore(EntryStore):
     def __init__(self, scheme: str) -> None:
         super().__init__(scheme)
         self.waiters = Waiters()
+        self._contended: dict[str, None] = {}
+        """Names that others held when they were last asked for: whoever waits for one joins its queue in one statement,
+        which costs more than one that takes free names alone."""
         self._careful = 0.0
         """Until when renewals first look which rows are locked."""
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         waiter = self.waiters.get(ask.attempt)
         try:
-            if waiter is None:
-                plain = (ask.shape, ask.limit, ask.weight, ask.rest) == ("lock", 1, 1, 0) and not ask.heir
-                if plain and (token := (yield Take(ask.name, ask, ask.queue))):
-                    return Grant(token)
-                if plain:
-                    return (yield from self._join(ask))
-            elif waiter.granted():
+            if waiter is not None and waiter.granted():
                 waiter.rung = False
                 sent = clock.now()
                 if token := (yield Accept(ask.name, ask.attempt, ask.ttl)):
                     waiter.crowd.accepted(ask.attempt, ask.ttl, sent)
                     self.waiters.forget(ask.attempt)
                     return Grant(token)
-            elif not waiter.rung:
+            elif waiter is not None and not waiter.rung:
                 return waiter.answer() or (yield from self._look(ask, waiter))
             return (yield from self._ask(ask, waiter))
         except Locked:
@@ -217,23 +224,6 @@ class SqlStore(EntryStore):
                     break
         return Busy(None, None, None, look=LOOK_LOCKED)
 
-    def _join(self, ask: Ask) -> Steps[Reply]:
-        """Ask for the first time. Those of ours who do at the same time take turns: each swap would make the others'
-        vain."""
-        crowd = self.waiters.crowds.get(ask.name)
-        turn = None if crowd is None else crowd.turn
-        for _ in range(TURNS):
-            if turn is None or turn.acquire(blocking=False):
-                break
-            yield Pause(TURN)
-        else:
-            turn = None  # the one whose turn it is gets no answer: on without
-        try:
-            return (yield from self._ask(ask, None))
-        finally:
-            if turn is not None:
-                turn.release()
-
     def _look(self, ask: Ask, waiter: Waiter) -> Steps[Reply]:
         """How the name stands for one whose time has come, and for all who wait with it."""
         crowd = waiter.crowd
@@ -270,13 +260,29 @@ class SqlStore(EntryStore):
         return bool(version)
 
     def _ask(self, ask: Ask, waiter: Waiter | None, waits: bool = False) -> Steps[Reply]:
-        """Read the row, and do what it allows."""
+        """Take the name or join its queue, where a statement can. Else read the row, and do what it allows.
+
+        Who loses a swap goes back to that statement, unless it has a place already: others who take and give back the
+        name in one statement each could make its swaps vain for ever."""
+        plain = (ask.shape, ask.limit, ask.weight, ask.rest) == ("lock", 1, 1, 0)
+        placed = waiter is not None
         for tries in count():
             sent = clock.now()
             if waiter is not None:
                 waiter.rung = False
-            row: Row = yield Read(ask.name)
+            taken: int | Row = 0
+            if plain and not ask.heir and not placed:
+                taken = yield from self._take(ask, waits or ask.queue)
+            if taken and not isinstance(taken, Row):
+                self.waiters.forget(ask.attempt)
+                return Grant(taken)
+            if isinstance(taken, Row):
+                row = taken
+            else:
+                sent = clock.now()
+                row = yield Read(ask.name)
             entry = Entry.load(ask.name, row.token, row.state)
+            placed = any(permit.attempt == ask.attempt for permit in (*entry.holders, *entry.queue))
             if waiter is not None and ask.attempt in self.waiters and waiter.missed_its_grant(entry, row.now):
                 self.waiters.doubt()
             mine = next((waiting for waiting in entry.queue if waiting.attempt == ask.attempt), None)
@@ -285,7 +291,7 @@ class SqlStore(EntryStore):
             queued = isinstance(reply, Busy) and reply.place is not None
             if queued:
                 if waiter is None or ask.attempt in self.waiters:  # else it has left meanwhile
-                    waiter = self.waiters.join(ask.name, ask.attempt)  # it may be called before the answer is there
+                    waiter = self.waiters.join(ask.name, ask.attempt)
                 if mine is not None:
                     mine.expires = expires  # that alone is not worth a write
             version = yield from self._store(row, entry, waits or ask.queue)
@@ -299,6 +305,22 @@ class SqlStore(EntryStore):
                 return reply
             return waiter.tell(seen, reply)
         raise AssertionError
+
+    def _take(self, ask: Ask, waits: bool) -> Steps[int | Row]:
+        """Take the name, or join its queue. Answered as TakeOrJoin is."""
+        contended = self._contended
+        if not ask.queue or ask.name not in contended:
+            token: int = yield Take(ask.name, ask, waits)
+            if token or not ask.queue:
+                return token
+            if len(contended) >= CONTENDED:
+                contended.clear()
+            contended[ask.name] = None
+        self.waiters.expect(ask.attempt)  # it may be called before the answer is there
+        taken: int | Row = yield TakeOrJoin(ask.name, ask, waits)
+        if taken and not isinstance(taken, Row):
+            contended.pop(ask.name, None)
+        return taken
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         refused = 0

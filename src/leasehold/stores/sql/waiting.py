@@ -117,8 +117,6 @@ class Crowd(waiting.Waiters[Waiter]):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.name = name
-        self.turn = threading.Lock()
-        """Whose turn it is of those who join."""
         self.seen: Seen | None = None
         self.missed = 0.0
         """When rings may have been missed, so that what was seen before will not do."""
@@ -181,18 +179,26 @@ class Waiters(dict[str, Waiter]):
         self.doubted = 0.0
         """Until when rings are not relied upon."""
         self.crowds: dict[str, Crowd] = {}
+        self._early: dict[str, bool] = {}
+        """Attempts that may be joining a queue just now, and whether they have been called already."""
         self._mutex = threading.RLock()
         """A destructor, which may run in the middle of anything, forgets too."""
+
+    def expect(self, attempt: str) -> None:
+        """It may have joined a queue by the time we know: a call that comes before that is kept for it."""
+        self._early[attempt] = False
 
     def join(self, name: str, attempt: str) -> Waiter:
         with self._mutex:
             while (waiter := self.get(attempt)) is None or waiter.crowd is not self.crowds.get(name):
                 crowd = self.crowds.setdefault(name, Crowd(name))
                 crowd[attempt] = self[attempt] = Waiter(attempt, crowd)
+            waiter.rung |= self._early.pop(attempt, False)
             return waiter
 
     def forget(self, attempt: str) -> None:
         with self._mutex:
+            self._early.pop(attempt, None)
             waiter = self.pop(attempt, None)
             if waiter is None:
                 return
@@ -211,13 +217,19 @@ class Waiters(dict[str, Waiter]):
         if attempt == ALL:
             for crowd in list(self.crowds.values()):
                 crowd.missed = clock.now()
-        elif (waiter := self.get(attempt)) is not None:
+        elif (waiter := self._called(attempt)) is not None:
             waiter.rung = waiter.excused = True
 
     def call(self, attempt: str) -> None:
         """One of us calls an attempt, and what that is about is known here."""
-        if (waiter := self.get(attempt)) is not None:
+        if (waiter := self._called(attempt)) is not None:
             waiter.excused = True
+
+    def _called(self, attempt: str) -> Waiter | None:
+        with self._mutex:
+            if attempt in self._early:
+                self._early[attempt] = True
+            return self.get(attempt)
 
     def doubt(self) -> None:
         """A ring of the server's did not arrive: there may be something between that lets none through, or whoever

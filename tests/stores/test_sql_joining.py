@@ -1,0 +1,193 @@
+"""One who waits joins the queue of a lock in one statement, which others that are faster cannot make vain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sql_servers import Database, ask, before
+
+import leasehold
+from leasehold.entry import GRANTED, Entry, _encode
+from leasehold.protocol import SECOND, Ask, Busy, Grant
+from leasehold.stores.entries import Read, Row
+from leasehold.stores.sql.store import Exchange, TakeOrJoin
+
+pytestmark = pytest.mark.server
+TRIES = 10
+"""More than enough."""
+ODD = json.dumps({"it's": 'a "b" \\ %s %% \u00e9 \U0001f512 ]]]'})
+
+
+@contextmanager
+def opened(database: Database, namespace: str, through: str = "url") -> Iterator[Any]:
+    if through == "url":
+        with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=60) as locks:
+            yield locks._core
+        return
+    driver = "postgresql+psycopg" if database.is_postgresql else "mysql+pymysql"
+    engine = sqlalchemy.create_engine(f"{driver}://{database.url.partition('://')[2]}")
+    with leasehold.connect(engine, namespace=namespace, ttl=60) as locks:
+        yield locks._core
+    engine.dispose()
+
+
+def run(core: Any, steps: Any) -> Any:
+    return core.driver.run(steps, 20.0)
+
+
+def read(core: Any) -> Row:
+    def steps() -> Any:
+        return (yield Read("name"))
+
+    row: Row = run(core, steps())
+    return row
+
+
+def entry_of(row: Row) -> Entry:
+    return Entry.load(row.name, row.token, row.state)
+
+
+def take_or_join(core: Any, asked: Ask) -> Any:
+    def steps() -> Any:
+        return (yield TakeOrJoin("name", asked))
+
+    return run(core, steps())
+
+
+class Busybody:
+    """Takes and gives back the name, one statement each, whenever another is about to do something."""
+
+    def __init__(self, core: Any) -> None:
+        self._core = core
+        self.rounds = 0
+        self.take()
+
+    def take(self) -> None:
+        self._ask = ask("name")
+        reply = run(self._core, self._core.store.acquire(self._ask))
+        assert isinstance(reply, Grant)
+        self._token = reply.token
+
+    def __call__(self) -> None:
+        self.rounds += 1
+        assert self.rounds < TRIES, "it starves"
+        assert run(self._core, self._core.store.release("name", self._ask.attempt, self._token, None))
+        self.take()
+
+
+@pytest.mark.parametrize("through", ["url", "engine"])
+def test_who_is_to_join_does_not_starve_beside_one_who_is_faster(
+    database: Database, namespace: str, through: str
+) -> None:
+    with opened(database, namespace) as theirs, opened(database, namespace, through) as ours:
+        faster, asked = Busybody(theirs), ask("name", queue=True)
+        reply = run(ours, before(Exchange, ours.store.acquire(asked), faster))
+        assert isinstance(reply, Busy)
+        assert reply.place == 0
+        assert [waiter.attempt for waiter in entry_of(read(ours)).queue] == [asked.attempt]
+
+
+def test_nor_when_it_came_to_one_that_has_expired(database: Database, namespace: str) -> None:
+    """Then the row has to be read first; whoever loses a swap goes back to what cannot be lost."""
+    with opened(database, namespace) as theirs, opened(database, namespace) as ours:
+        assert isinstance(run(theirs, theirs.store.acquire(ask("name"))), Grant)
+        database.sql("UPDATE leasehold SET expires = 1 WHERE namespace = %s", namespace)
+        asked, faster = ask("name", queue=True), []
+
+        def act() -> None:
+            if faster:
+                faster[0]()
+            else:
+                faster.append(Busybody(theirs))
+
+        reply = run(ours, before(Exchange, ours.store.acquire(asked), act))
+        assert isinstance(reply, Busy)
+        assert reply.place == 0
+
+
+@pytest.mark.parametrize("case", ["held", "contended", "min_hold", "granted", "interrupted"])
+def test_what_the_statement_stores_is_what_the_rules_say(database: Database, namespace: str, case: str) -> None:
+    """As if the row had been read, decided upon and swapped."""
+    with opened(database, namespace) as core:
+        first = ask("name", rest=30 * SECOND if case == "min_hold" else 0)
+        grant = run(core, core.store.acquire(first))
+        if case in ("contended", "granted"):
+            for each in "bc":
+                assert isinstance(run(core, core.store.acquire(ask("name", queue=True)._replace(owner=each))), Busy)
+        if case == "granted":
+            assert run(core, core.store.release("name", first.attempt, grant.token, None))
+            assert entry_of(read(core)).holders[0].state == GRANTED
+        if case == "interrupted":
+            assert run(core, core.store.interrupt("name", False))
+        seen = read(core)
+        asked = ask("name", queue=True)._replace(data=ODD, owner="o'Neill \u00e9 \\ \"", kind="%s")
+        joined = take_or_join(core, asked)
+        row, expected = read(core), entry_of(seen)
+        reply = expected.acquire(asked, core.driver.session.address, row.now, row.now)
+        assert isinstance(reply, Busy)
+        expires = entry_of(row).queue[-1].expires
+        assert row.now - SECOND < expires - 15 * SECOND <= row.now
+        expected.queue[-1].expires = expires
+        assert row.state == expected.state()
+        assert (row.token, row.version) == (seen.token, seen.version + 1)
+        ((more,),) = database.sql("SELECT more FROM leasehold WHERE namespace = %s", namespace)
+        assert more == _encode(json.loads(more))
+        if database.is_postgresql:
+            assert joined._replace(now=0, wall=0) == row._replace(now=0, wall=0)
+        else:
+            assert joined == 0
+
+
+@pytest.mark.parametrize(
+    "case", ["expired", "holds it", "waits", "nobody holds it", "semaphore", "several", "newer", "late"]
+)
+def test_what_the_statement_leaves_as_it_is(database: Database, namespace: str, case: str) -> None:
+    """All of that is for the rules to decide."""
+    with opened(database, namespace) as core:
+        shape = {"semaphore": {"shape": "semaphore"}, "several": {"limit": 11}}.get(case, {})
+        first, asked = ask("name", **shape), ask("name", queue=True)
+        run(core, core.store.acquire(first))
+        if case == "holds it":
+            asked = first._replace(queue=True)
+        elif case in ("waits", "nobody holds it"):
+            assert isinstance(run(core, core.store.acquire(asked)), Busy)
+        change = {"expired": "expires = 1", "nobody holds it": "state = 0", "newer": "format = 2"}.get(case)
+        if change:
+            database.sql(f"UPDATE leasehold SET {change} WHERE namespace = %s", namespace)
+        if case == "nobody holds it":
+            asked = ask("name", queue=True)
+        if case == "late":
+            core.driver.session._clock = (leasehold.clock.now(), 1)
+        found = database.sql("SELECT * FROM leasehold WHERE namespace = %s", namespace)
+        assert take_or_join(core, asked) == 0
+        assert database.sql("SELECT * FROM leasehold WHERE namespace = %s", namespace) == found
+        database.sql("DELETE FROM leasehold WHERE namespace = %s", namespace)
+
+
+def test_it_takes_what_is_free(database: Database, namespace: str) -> None:
+    with opened(database, namespace) as core:
+        for _ in range(2):  # a name that was never used, and one that was
+            asked = ask("name", queue=True)
+            token = take_or_join(core, asked)
+            holder = entry_of(read(core)).holders[0]
+            assert (holder.attempt, holder.token, holder.ttl) == (asked.attempt, token, asked.ttl)
+            ((more, note),) = database.sql("SELECT more, note FROM leasehold WHERE namespace = %s", namespace)
+            assert (more, note) == (None, None)
+            assert run(core, core.store.release("name", asked.attempt, token, None))
+
+
+def test_an_earlier_version_reads_and_ends_what_was_joined(database: Database, namespace: str) -> None:
+    """It knows nothing but reading and swapping: the row is of the same format."""
+    with opened(database, namespace) as core:
+        first, asked = ask("name"), ask("name", queue=True)
+        grant = run(core, core.store.acquire(first))
+        take_or_join(core, asked)
+        assert run(core, super(type(core.store), core.store).release("name", first.attempt, grant.token, None))
+        holder = entry_of(read(core)).holders[0]
+        assert (holder.attempt, holder.state) == (asked.attempt, GRANTED)
+        database.sql("DELETE FROM leasehold WHERE namespace = %s", namespace)
