@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sql_servers import Database, ask, before
+from sql_servers import Database, ask, before, statements
 
 import leasehold
 from leasehold.entry import GRANTED, Entry, _encode
 from leasehold.protocol import SECOND, Ask, Busy, Grant
 from leasehold.stores.entries import Read, Row
 from leasehold.stores.sql.store import Exchange, TakeOrJoin
+from leasehold.testing.handles import eventually
 
 pytestmark = pytest.mark.server
 TRIES = 10
@@ -179,6 +180,38 @@ def test_it_takes_what_is_free(database: Database, namespace: str) -> None:
             ((more, note),) = database.sql("SELECT more, note FROM leasehold WHERE namespace = %s", namespace)
             assert (more, note) == (None, None)
             assert run(core, core.store.release("name", asked.attempt, token, None))
+
+
+def test_a_hand_off_in_a_crowd_takes_few_statements(
+    database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tries in vain what is for names that nobody waits for."""
+    with opened(database, namespace) as core:
+        dialect = core.driver.session.dialect
+        asks = [ask("name", queue=True) for _ in range(4)]
+        grant = run(core, core.store.acquire(asks[0]))
+        for each in asks[1:3]:
+            assert isinstance(run(core, core.store.acquire(each)), Busy)
+        assert run(core, core.store.release("name", asks[0].attempt, grant.token, grant.hint))
+        eventually(lambda: core.soonest == float("inf"))
+        sent = statements(monkeypatch)
+        grant = run(core, core.store.acquire(asks[1]))
+        assert sent == [dialect.ACCEPT]
+        assert grant.hint
+        assert isinstance(run(core, core.store.acquire(asks[3])), Busy)
+        assert sent[1:] == [dialect.TAKE_OR_JOIN] + ([] if database.is_postgresql else [dialect.READ])
+        sent.clear()
+        assert run(core, core.store.release("name", asks[1].attempt, grant.token, grant.hint))
+        assert sent[0] == dialect.READ
+        assert len(sent) == 2
+        grant = run(core, core.store.acquire(asks[2]))
+        assert grant.hint
+        assert run(core, core.store.release("name", asks[2].attempt, grant.token, grant.hint))
+        grant = run(core, core.store.acquire(asks[3]))
+        assert not grant.hint  # nobody is left
+        sent.clear()
+        assert run(core, core.store.release("name", asks[3].attempt, grant.token, grant.hint))
+        assert sent == [dialect.FREE]
 
 
 def test_an_earlier_version_reads_and_ends_what_was_joined(database: Database, namespace: str) -> None:

@@ -88,8 +88,9 @@ class Server:
                 for holder in entry.holders:
                     if holder.attempt == attempt and holder.expires > self.time:
                         holder.hold(ttl, self.time)
-                        return self.put(entry) and holder.token
-                return 0
+                        self.put(entry)
+                        return sql.Accepted(holder.token, bool(entry.queue))
+                return sql.Accepted(0, False)
             case sql.TakeOrJoin(_, ask):
                 there = [permit.attempt for permit in (*entry.holders, *entry.queue)]
                 if ask.attempt in there or not any(holder.expires > self.time for holder in entry.holders):
@@ -704,6 +705,22 @@ def test_who_does_not_wait_only_takes(server: Server) -> None:
     ask = Ask("x", "b", "me", "lock", None, 30 * SECOND)
     assert run_steps(server.store.acquire(ask), server.handle).place is None
     assert server.sent == ["Take", "Read"]
+
+
+def test_a_holder_with_others_behind_it_gives_back_without_the_fast_path(server: Server) -> None:
+    """Which is for names that nobody waits for."""
+    server.queue("a", "b")
+    server.release()
+    server.store.waiters.ring("a")
+    grant = server.ask("a")
+    server.sent.clear()
+    assert run_steps(server.store.release("x", "a", grant.token, grant.hint), server.handle)
+    assert server.sent == ["Read", "Exchange"]
+    grant = server.ask("b")
+    assert isinstance(grant, Grant)
+    server.sent.clear()
+    run_steps(server.store.release("x", "b", grant.token, grant.hint), server.handle)
+    assert server.sent[0] == "Free"
 
 
 @pytest.mark.parametrize("asker", ["new", "lost its place"])

@@ -84,7 +84,7 @@ ON DUPLICATE KEY UPDATE
     state = IF({_FREE_NOW}, 2, state)"""
 
 _ACCEPT = f"""UPDATE {{table}} SET
-    version = version + 1, token = LAST_INSERT_ID(token), state = 2,
+    version = version + 1, token = LAST_INSERT_ID(2 * token + (more IS NOT NULL)) DIV 2, state = 2,
     expires = GREATEST(expires, {_NOW} + %(ttl)s), expires_day = expires DIV {DAY}, updated = {_NOW}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND state = 1
     AND expires > {_NOW} AND format = {FORMAT}"""
@@ -293,6 +293,10 @@ class MySQL(Dialect):
 
     def taken(self, result: Result) -> int:
         return result.last_id if result.touched else 0
+
+    def accepted(self, result: Result) -> tuple[int, bool]:
+        token, others = divmod(result.last_id if result.touched else 0, 2)
+        return token, bool(others)
 
     def hold(self, values: dict[str, Any]) -> Statement:
         return Statement(self.HOLD, values)

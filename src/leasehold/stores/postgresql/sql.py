@@ -90,7 +90,7 @@ _ACCEPT = f"""UPDATE {{table}} AS l SET
 FROM {_NOW_WAIT}
 WHERE namespace = %(namespace)s AND name = %(name)s AND attempt = %(attempt)s AND state = 1 AND expires > c.now
     AND format = {FORMAT}
-RETURNING token"""
+RETURNING token, more IS NOT NULL"""
 
 _FREE = f"""UPDATE {{table}} AS l SET
     version = version + 1, state = 0, attempt = '', session = '', data = NULL,
@@ -305,6 +305,10 @@ class PostgreSQL(Dialect):
         now, *found = result.rows[0]
         _, _, token, holder, *_ = found
         return int(token) if holder == attempt else self.row(name, now, found, session)
+
+    def accepted(self, result: Result) -> tuple[int, bool]:
+        token, others = result.rows[0] if result.rows else (0, False)
+        return int(token), bool(others)
 
     def hold(self, values: dict[str, Any]) -> Statement:
         return Statement(self.HOLD, values)

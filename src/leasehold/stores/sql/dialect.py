@@ -14,6 +14,7 @@ from ..entries import Page, Read, ReadNote, Row, WriteNote
 from .rows import ALL_COLUMNS, COLUMNS, FORMAT, NOTE, columns_of, state_of, waiter_of
 from .store import (
     Accept,
+    Accepted,
     CanHold,
     Exchange,
     ExchangeAll,
@@ -215,10 +216,12 @@ class Dialect:
 
     def answer(self, request: Any, result: Result, session: str) -> Any:
         match request:
-            case Take() | Accept():
+            case Take():
                 return self.taken(result)
             case TakeOrJoin(name, ask):
                 return self.taken_or_joined(name, ask.attempt, result, session)
+            case Accept():
+                return Accepted(*self.accepted(result))
             case Free() | WriteNote():
                 return result.touched > 0
             case ReadNote(name):
@@ -293,6 +296,10 @@ class Dialect:
     def taken_or_joined(self, name: str, attempt: str, result: Result, session: str) -> int | Row:
         """The token, or the row where that is known to have the attempt in its queue now; else 0."""
         return self.taken(result)
+
+    def accepted(self, result: Result) -> tuple[int, bool]:
+        """The token or 0, and whether others wait too."""
+        raise NotImplementedError
 
     def inserted(self, result: Result) -> int:
         raise NotImplementedError

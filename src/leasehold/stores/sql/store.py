@@ -60,12 +60,19 @@ class TakeOrJoin(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """Take what a release has granted to the attempt meanwhile. Answered with the token, or 0."""
+    """Take what a release has granted to the attempt meanwhile. Answered with Accepted."""
 
     name: str
     attempt: str
     ttl: int
     waits: bool = True
+
+
+class Accepted(NamedTuple):
+    """``token`` is 0 where nothing was granted. ``crowded``: others wait too, so that Free would be in vain."""
+
+    token: int
+    crowded: bool
 
 
 class Free(NamedTuple):
@@ -176,10 +183,11 @@ class SqlStore(EntryStore):
             if waiter is not None and waiter.granted():
                 waiter.rung = False
                 sent = clock.now()
-                if token := (yield Accept(ask.name, ask.attempt, ask.ttl)):
+                accepted: Accepted = yield Accept(ask.name, ask.attempt, ask.ttl)
+                if accepted.token:
                     waiter.crowd.accepted(ask.attempt, ask.ttl, sent)
                     self.waiters.forget(ask.attempt)
-                    return Grant(token)
+                    return Grant(accepted.token, accepted.crowded)
             elif waiter is not None and not waiter.rung:
                 return waiter.answer() or (yield from self._look(ask, waiter))
             return (yield from self._ask(ask, waiter))
@@ -302,7 +310,7 @@ class SqlStore(EntryStore):
             self.waiters.saw(seen)
             if not queued or waiter is None or not isinstance(reply, Busy):
                 self.waiters.forget(ask.attempt)
-                return reply
+                return reply._replace(hint=bool(entry.queue) or not plain) if isinstance(reply, Grant) else reply
             return waiter.tell(seen, reply)
         raise AssertionError
 
@@ -400,7 +408,8 @@ class SqlStore(EntryStore):
         return [outcomes[each] for each in batch]
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
-        if (yield Free(name, attempt, token)):
+        crowded = hint  # when it was granted: as a rule it still is
+        if not crowded and (yield Free(name, attempt, token)):
             return True
         return (yield from super().release(name, attempt, token, None))
 
