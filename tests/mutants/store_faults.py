@@ -221,11 +221,9 @@ OF_STORES = [
         "PostgreSQL: an acquire that comes too late takes a name that was never used",
         "stores/postgresql/sql.py",
         """FROM {_NOW_WAIT} WHERE now <= {_UNTIL}
-ON CONFLICT (namespace, name) DO UPDATE SET
-    version = l.version + 1, token""",
+ON CONFLICT (namespace, name) DO UPDATE SET version = l.version + 1, updated""",
         """FROM {_NOW_WAIT} WHERE {_UNTIL} IS NOT NULL
-ON CONFLICT (namespace, name) DO UPDATE SET
-    version = l.version + 1, token""",
+ON CONFLICT (namespace, name) DO UPDATE SET version = l.version + 1, updated""",
         "too_late and postgresql",
         special="sql_late",
     ),

@@ -214,13 +214,35 @@ def test_a_hand_off_in_a_crowd_takes_few_statements(
         assert sent == [dialect.FREE]
 
 
-def test_an_earlier_version_reads_and_ends_what_was_joined(database: Database, namespace: str) -> None:
-    """It knows nothing but reading and swapping: the row is of the same format."""
+def test_what_is_joined_is_written_as_earlier_versions_do(database: Database, namespace: str) -> None:
+    """They read it, and processes of both may use one table."""
     with opened(database, namespace) as core:
-        first, asked = ask("name"), ask("name", queue=True)
-        grant = run(core, core.store.acquire(first))
-        take_or_join(core, asked)
-        assert run(core, super(type(core.store), core.store).release("name", first.attempt, grant.token, None))
-        holder = entry_of(read(core)).holders[0]
-        assert (holder.attempt, holder.state) == (asked.attempt, GRANTED)
+        grant = run(core, core.store.acquire(ask("name")))
+        first, second = ask("name", queue=True), ask("name", queue=True)
+        take_or_join(core, first)
+        take_or_join(core, second)
+        [(more,)] = database.sql("SELECT more FROM leasehold WHERE namespace = %s", namespace)
+        expires = [waiter.expires for waiter in entry_of(read(core)).queue]
+        session = read(core).session
+        waiters = ",".join(
+            f'["{each.attempt}","{each.owner}","{each.kind}",null,"{session}",1,{each.ttl},0,{at},0,0,0]'
+            for each, at in zip((first, second), expires, strict=True)
+        )
+        assert more == f'["lock",1,{grant.token},1,{first.ttl},0,[],[{waiters}]]'
         database.sql("DELETE FROM leasehold WHERE namespace = %s", namespace)
+
+
+@pytest.mark.parametrize("own_of_all", ["mariadb", "mysql"], indirect=True)
+def test_who_does_not_fit_into_a_queue_leaves_it_as_it_is(own_of_all: Database, namespace: str) -> None:
+    """Without strict mode a text that is too long is nothing at all, and a warning."""
+    own_of_all.sql("SET GLOBAL max_allowed_packet = 65536")
+    own_of_all.sql("SET GLOBAL sql_mode = ''")
+    with opened(own_of_all, namespace) as core:
+        run(core, core.store.acquire(ask("name")))
+        large, waiting = json.dumps("x" * 6000), 0
+        for _ in range(20):
+            take_or_join(core, ask("name", queue=True)._replace(data=large))
+            now = len(entry_of(read(core)).queue)
+            assert now >= waiting
+            waiting = now
+        assert 5 < waiting < 15, "it is never too long: a bad test"

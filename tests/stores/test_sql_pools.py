@@ -594,11 +594,21 @@ async def test_a_lease_is_given_back_before_those_who_ask(
     async with aio.connect(postgresql_server.url, namespace=os.urandom(5).hex()) as locks:
         asking = "acquire"
         lease = await locks.lock("name").acquire()
-        asking = "release"
-        await lease.release()
+        asking = "meanwhile"
+        waiting = asyncio.create_task(locks.lock("name").acquire())
+        permit = await locks.semaphore("permits", limit=2).acquire()
+        other = await locks.lock("other").acquire()
+        while (await locks.inspect("name")).waiters != 1:  # type: ignore[union-attr]  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        given = {"crowded": lease, "several": permit, "alone": other}
+        for asking in given:
+            assert await given[asking].release()
         asking = "after"
+        await waiting
     assert ("acquire", False) in hurried
-    assert ("release", True) in hurried
+    for asking in ("crowded", "several", "alone"):
+        assert (asking, True) in hurried
+        assert (asking, False) not in hurried
     assert ("acquire", True) not in hurried
 
 

@@ -135,6 +135,36 @@ def doubts(server: Server) -> bool:
     return server.store.waiters.doubted > server.now
 
 
+def joining(server: Server, attempt: str) -> Any:
+    """Steps of one that has joined the queue, and is about to hear so."""
+    server.store._contended["x"] = None
+    steps = server.steps(attempt)
+    request = next(steps)
+    assert isinstance(request, sql.TakeOrJoin)
+    return resumed(steps, server.handle(request))
+
+
+def test_who_is_joining_when_rings_may_have_been_missed_asks(server: Server) -> None:
+    """Two have joined, and the one is granted the name, before either hears that it waits."""
+    first, second = joining(server, "a"), joining(server, "b")
+    server.release()  # that ring is lost: the listener is just coming up
+    server.store.waiters.ring(ALL)
+    assert isinstance(run_steps(first, server.handle), Busy)
+    assert isinstance(run_steps(second, server.handle), Busy)
+    assert isinstance(server.ask("a"), Grant)
+
+
+def test_who_was_rung_before_it_knew_that_it_waits_is_no_reason_for_doubt(server: Server) -> None:
+    """It was held up, and has let its grant lapse, but the ring was heard."""
+    first = joining(server, "a")
+    server.release()
+    server.store.waiters.ring("a")
+    run_steps(first, server.handle)
+    server.now += FIRST_TERM + 0.1
+    server.ask("a")
+    assert not doubts(server)
+
+
 def test_a_grant_that_lapses_without_a_ring_is_a_reason_for_doubt(server: Server) -> None:
     server.queue("a")
     server.now += FALLBACK / 2
@@ -344,7 +374,7 @@ def test_a_release_of_our_own_tells_who_is_next(server: Server) -> None:
     grant = server.ask("a")
     server.sent.clear()
     assert run_steps(server.store.release("x", "a", grant.token, None), server.handle)
-    assert server.sent == ["Free", "Read", "Exchange"]
+    assert server.sent == ["Free", "ReadOurs", "Exchange"]
     assert server.woken == ["b", "c"]
     assert server.ask("c").expires_in == pytest.approx(FIRST_TERM)
     assert isinstance(server.ask("b"), Grant)
@@ -715,7 +745,7 @@ def test_a_holder_with_others_behind_it_gives_back_without_the_fast_path(server:
     grant = server.ask("a")
     server.sent.clear()
     assert run_steps(server.store.release("x", "a", grant.token, grant.hint), server.handle)
-    assert server.sent == ["Read", "Exchange"]
+    assert server.sent == ["ReadOurs", "Exchange"]
     grant = server.ask("b")
     assert isinstance(grant, Grant)
     server.sent.clear()

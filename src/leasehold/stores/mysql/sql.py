@@ -221,7 +221,8 @@ class MySQL(Dialect):
 
         take = of(_TAKE).replace
         self.TAKE = take("{or_joins}", "").replace("{joined}", "")
-        joined = f" more = IF({_JOINS}, {_JOINED}, more),"
+        # More than max_allowed_packet is NULL, and an error in strict mode alone: then it does not join.
+        joined = f" more = IF({_JOINS}, COALESCE({_JOINED}, more), more),"
         self.TAKE_OR_JOIN = take("{or_joins}", f" OR {_JOINS}").replace("{joined}", joined)
         self.FREE, self.READ, self.INSERT = of(_FREE), of(_READ), of(_INSERT)
         self.UNLOCKED, self.PROBE = of(_UNLOCKED), of(_PROBE)

@@ -48,18 +48,17 @@ JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
 WHERE i.indrelid = to_regclass(%(table)s) AND a.attname = 'expires_day'"""
 
 _NEXT_TOKEN = "greatest(l.token + 1, excluded.token)"
-_TAKE = f"""INSERT INTO {{table}} AS l
+_TO_TAKE = f"""INSERT INTO {{table}} AS l
     (namespace, name, format, version, token, attempt, session, owner, kind, data, state,
      acquired, expires, expires_day, created, updated)
 SELECT CAST(%(namespace)s AS text), CAST(%(name)s AS text), {FORMAT}, now, now, CAST(%(attempt)s AS text),
     CAST(%(session)s AS text), CAST(%(owner)s AS text), CAST(%(kind)s AS text), CAST(%(data)s AS text), 2,
     now, now + CAST(%(ttl)s AS bigint), (now + CAST(%(ttl)s AS bigint)) / {DAY}, now, now
 FROM {_NOW_WAIT} WHERE now <= {_UNTIL}
-ON CONFLICT (namespace, name) DO UPDATE SET
-    version = l.version + 1, token = {_NEXT_TOKEN}, attempt = excluded.attempt,
+ON CONFLICT (namespace, name) DO UPDATE SET version = l.version + 1, updated = excluded.updated"""
+_TAKE = f"""{_TO_TAKE}, token = {_NEXT_TOKEN}, attempt = excluded.attempt,
     session = excluded.session, owner = excluded.owner, kind = excluded.kind, data = excluded.data, state = 2,
-    acquired = excluded.acquired, expires = excluded.expires, expires_day = excluded.expires_day,
-    updated = excluded.updated
+    acquired = excluded.acquired, expires = excluded.expires, expires_day = excluded.expires_day
 WHERE l.state = 0 AND l.more IS NULL AND l.format = {FORMAT} AND {_CLOCK} <= {_UNTIL}
 RETURNING token"""
 
@@ -72,8 +71,7 @@ _JOINED = f"""concat(CASE WHEN l.more IS NULL THEN concat('{LOCK}', l.token, ',1
         WHEN right(l.more, {len(NOBODY)}) = '{NOBODY}' THEN left(l.more, {-len(CLOSED)})
         ELSE left(l.more, {-len(CLOSED)}) || ',' END,
         CAST(%(waiter)s AS text), {_CLOCK} + {PLACE}, '{WAITER}{CLOSED}')"""
-_NEW_ROW, _, _ = _TAKE.partition("    version = l")
-_TAKE_OR_JOIN = f"""{_NEW_ROW}    version = l.version + 1, {_TAKEN}, updated = excluded.updated,
+_TAKE_OR_JOIN = f"""{_TO_TAKE}, {_TAKEN},
     token = CASE l.state WHEN 0 THEN {_NEXT_TOKEN} ELSE l.token END,
     more = CASE l.state WHEN 0 THEN NULL ELSE {_JOINED} END,
     state = CASE l.state WHEN 0 THEN 2 ELSE l.state END

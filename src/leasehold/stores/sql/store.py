@@ -1,10 +1,10 @@
 """The store logic for SQL servers: one statement where a name is free, compare-and-swap on its row where it is not.
 
 A row has the facts of one holder as columns (:mod:`.rows`). While nobody contends, an acquire is one conditional
-upsert and a release one conditional update. The upsert also puts one who waits at the end of a lock's queue. When they
-say no, the row is read, :mod:`leasehold.entry` decides, and the row is swapped if its version is still the one read: no
-row lock is ever held while Python runs. Several names are read, decided and swapped in the same way, all of their rows
-in one statement.
+upsert and a release one conditional update. Another upsert also puts one who waits at the end of a lock's queue. When
+these say no, the row is read, :mod:`leasehold.entry` decides, and the row is swapped if its version is still the one
+read: no row lock is ever held while Python runs. Several names are read, decided and swapped in the same way, all of
+their rows in one statement.
 """
 
 from __future__ import annotations
@@ -73,6 +73,12 @@ class Accepted(NamedTuple):
 
     token: int
     crowded: bool
+
+
+class ReadOurs(Read):
+    """The same as Read, of a row in which we hold or wait: before those who ask get their turn."""
+
+    __slots__ = ()
 
 
 class Free(NamedTuple):
@@ -433,7 +439,7 @@ class SqlStore(EntryStore):
         while True:
             if look is None:
                 sent = clock.now()
-                row: Row = yield Read(name)
+                row: Row = yield ReadOurs(name)
             else:
                 (row, sent), look = look, None
             if not row.state:

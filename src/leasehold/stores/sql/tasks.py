@@ -29,11 +29,11 @@ from .session import (
     never_sent,
     once_it_has_its_turn,
 )
-from .store import Accept, Extend, Free, Pause, ReadAll, Unlocked
+from .store import Accept, Extend, Free, Pause, ReadAll, ReadOurs, Unlocked
 from .threads import READY_WITHIN, RETRY, RETRY_DEAF, SqlThreads
 
-HURRIED = (Accept, Extend, Free, Unlocked)
-"""What an operation asks for first that is about what is held."""
+HURRIED = (Accept, Extend, Free, ReadOurs, Unlocked)
+"""What an operation asks for first that is about what we hold, or leave."""
 
 
 class AsyncConnection(Protocol):

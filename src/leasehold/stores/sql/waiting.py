@@ -74,7 +74,7 @@ class Waiter:
         """Its answer, and what that is from."""
         wait = min(FALLBACK, reply.look or FALLBACK, (reply.expires_in or 0.0) + STAGGER * (reply.place or 0))
         self.told, self.place, self.due = seen, reply.place or 0, clock.now() + wait
-        self.excused = False
+        self.excused = self.rung  # while it asked: whatever it has missed, it was not the ring
         return reply
 
     def missed_its_grant(self, entry: Entry, now: int) -> bool:
@@ -186,7 +186,8 @@ class Waiters(dict[str, Waiter]):
 
     def expect(self, attempt: str) -> None:
         """It may have joined a queue by the time we know: a call that comes before that is kept for it."""
-        self._early[attempt] = False
+        with self._mutex:
+            self._early[attempt] = False
 
     def join(self, name: str, attempt: str) -> Waiter:
         with self._mutex:
@@ -215,8 +216,10 @@ class Waiters(dict[str, Waiter]):
     def ring(self, attempt: str) -> None:
         """The server calls an attempt, which will ask for itself; or all, of whom the first looks for the others."""
         if attempt == ALL:
-            for crowd in list(self.crowds.values()):
-                crowd.missed = clock.now()
+            with self._mutex:
+                self._early = dict.fromkeys(self._early, True)
+                for crowd in self.crowds.values():
+                    crowd.missed = clock.now()
         elif (waiter := self._called(attempt)) is not None:
             waiter.rung = waiter.excused = True
 
