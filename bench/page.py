@@ -70,8 +70,14 @@ ADVICE = """## How cost grows, and what you can do about it
   hand-off reads and writes the record: keep to some hundreds of waiters per name there.
 - **Processes.** Each `Locks` has one connection that listens, and a few that work. Make one `Locks` per process.
 - **Contention on one name** is limited by the hand-off: a round trip for the release and a message to the next holder.
-  Take the lease for a batch of work rather than for each item; shard the name if the work allows it.
-- **asyncio** costs one more turn of the event loop per command than threads; with uvloop less.
+  leasehold hands a name on in the order of arrival, so with two processes or more every lease is a hand-off. What keeps
+  no order, or only looks from time to time (filelock, redis-py, advisory locks that are polled), lets whoever has just
+  had the name take it again, which is cheap: more leases a second, and the others wait: see the longest wait, and
+  Jain's index. MySQL's own `GET_LOCK`, by sqlalchemy-dlock, is handed on by the server, in memory: several times as
+  fast, with neither a token nor an expiry, and gone with its connection. Take the lease for a batch of work rather than
+  for each item; shard the name if the work allows it.
+- **asyncio** costs one more turn of the event loop per command than threads. uvloop helps where the event loop is what
+  takes the time: on Redis when client and server share a core; else it makes no difference.
 """
 
 
