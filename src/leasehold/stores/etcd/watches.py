@@ -79,7 +79,7 @@ class Watches:
             if served.told >= watch.revision:  # to others, or to this one when it wanted to hear of something else
                 rings.append(self._call(attempt, watch, served.told))
             elif served.began >= watch.revision:
-                rings.append(self._missed_some(attempt, watch, served.began))
+                rings.append(self._call(attempt, watch, served.began, certain=False))
         return rings
 
     def _serving(self, watch: Watch, had: list[Served]) -> Served:
@@ -88,14 +88,11 @@ class Watches:
                 return served
         return self._by_range.get((watch.key, watch.end)) or self._create(watch)
 
-    def _call(self, attempt: str, watch: Watch, revision: int) -> Ring:
-        """What a deletion of that revision, one that it wanted to hear of, is to an attempt."""
-        news = None if attempt in self._called else self._store.heard(watch)
-        return self._to_ask(attempt, revision) if news is None else (attempt, news)
-
-    def _missed_some(self, attempt: str, watch: Watch, revision: int) -> Ring:
-        """The same if its watch began after that revision, and something of that kind may have happened before."""
-        news = None if attempt in self._called else self._store.may_have_missed(watch)
+    def _call(self, attempt: str, watch: Watch, revision: int, certain: bool = True) -> Ring:
+        """What a deletion of that revision, one that it wanted to hear of, is to an attempt; or, if that is not
+        ``certain``, that its watch began only after that revision, and there may have been one."""
+        tell = self._store.heard if certain else self._store.may_have_missed
+        news = None if attempt in self._called else tell(watch)
         return self._to_ask(attempt, revision) if news is None else (attempt, news)
 
     def _to_ask(self, attempt: str, revision: int) -> Ring:
@@ -194,7 +191,7 @@ class Watches:
         served.began = revision
         for attempt, watch in list(served.hearers.items()):
             if watch.revision <= revision and self._followed.get(attempt) is not served:
-                yield self._missed_some(attempt, watch, revision)
+                yield self._call(attempt, watch, revision, certain=False)
 
     def _lost(self, served: Served) -> Iterator[Ring]:
         self._end(served)
