@@ -1,0 +1,3 @@
+from .stores import redlock_nodes
+
+__all__ = ["redlock_nodes"]

@@ -1,0 +1,26 @@
+"""Promises 4 and 6 in a process that is interrupted at random moments and lives on."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from .stores import SECONDS, STORES, run_program, url_of
+
+pytestmark = [pytest.mark.server, pytest.mark.timeout(SECONDS + 120)]
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("program", ["interrupted.py", "cancelled.py"])
+def test_interrupts_lose_no_lease_and_leave_nothing_behind(
+    store: str, program: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = url_of(store, request, tmp_path)
+    report = run_program(program, url, secrets.token_hex(6), SECONDS, limit=SECONDS + 90)
+    assert report["interrupts"] > 20 * SECONDS
+    assert report["lost"] is None, f"SAFETY: the lease held all the time was lost: {report}"
+    assert report["renews"], f"the keeper does not renew any more: {report}"
+    assert report["left"] == [], f"SAFETY: leases leaked: {report}"
+    assert report["released"], report
