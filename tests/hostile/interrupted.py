@@ -1,6 +1,6 @@
 """A program whose main thread is interrupted again and again, and goes on: Ctrl-C in a notebook, a soft time limit.
 
-`interrupted.py URL NAMESPACE SECONDS`: holds "held" all the time, and takes and releases other names meanwhile. A signal handler
+`interrupted.py URL NAMESPACE SECONDS`: holds "held" all the time, and takes and releases other names. A signal handler
 raises in the middle of that, at random moments. The report says what is left of it all.
 """
 
@@ -12,6 +12,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
 from types import FrameType
 
 import leasehold
@@ -38,14 +39,14 @@ class Interrupts:
             self.count += 1
             raise Interrupted
 
-    def run(self, seconds: float, work: object) -> None:
+    def run(self, seconds: float, works: Sequence[Callable[[], None]]) -> None:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
             try:
                 self._armed = True
                 signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.003))
                 while self._armed:
-                    work()  # type: ignore[operator]
+                    random.choice(works)()
             except Interrupted:
                 pass
 
@@ -73,7 +74,7 @@ def main(url: str, namespace: str, seconds: float) -> None:
         for work in (plain, block, try_only):  # imports and connections are made
             work()
         interrupts = Interrupts()
-        interrupts.run(seconds, lambda: random.choice((plain, block, try_only))())
+        interrupts.run(seconds, (plain, block, try_only))
         lost = held.lost_reason
         # The process lives on: every name can be acquired, and the keeper renews.
         for number in range(NAMES):
