@@ -1,5 +1,7 @@
 # make test     sets up .venv and the servers, then runs the tests: every store, threads and asyncio
 # make full     the same, the long tests on servers, and every store in its other deployments (cluster, replica sets …)
+# make hostile  SECONDS=60: interrupts, cancellations, a crowd of 300 threads, on one store after the other
+# make latest   make test with the newest release of every dependency, in an environment of its own
 # make quick    no servers, no slow tests: under a minute
 # make check    ruff, mypy
 # make docs     the documentation, into site/
@@ -33,18 +35,27 @@ FULL ?=
 REPORT ?=
 KEEP ?= .cache/chaos
 SEEDS ?= 5000
+# How long each hostile test goes on
+SECONDS ?= 60
 # What to give the benchmark: make bench STORE=redis BENCH="--only pair,handoff"
 BENCH ?=
 
-.PHONY: test full quick check format docs bench bench-all mutants chaos simulate demo servers clean distclean
+.PHONY: test full latest hostile quick check format docs bench bench-all mutants chaos simulate demo servers clean distclean
 
 test: servers
 	scripts/venv test
-	$(PYTEST) -m "not variant and not (server and slow)" $(ARGS)
+	$(BIN)/python scripts/run-tests -n $(WORKERS) --tb=short -m "not variant and not (server and slow)" $(ARGS)
 
 full: servers
 	scripts/venv test
 	$(PYTEST) $(ARGS)
+
+latest:
+	LATEST=1 VENV=.venv-latest $(MAKE) test
+
+hostile: servers
+	scripts/venv test
+	HOSTILE_SECONDS=$(SECONDS) HOSTILE_THREADS=300 $(BIN)/python -m pytest -n 0 --tb=short tests/hostile $(ARGS)
 
 quick:
 	scripts/venv test

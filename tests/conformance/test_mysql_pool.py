@@ -58,8 +58,3 @@ def store(request: pytest.FixtureRequest) -> StoreUnderTest:
 @pytest.fixture(params=["asyncio"])
 def scene(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
     yield from _scene(request, store, request.param)
-
-
-@pytest.fixture
-def threads() -> None:
-    pytest.skip("a pool of aiomysql's is for asyncio")

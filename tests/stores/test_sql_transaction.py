@@ -13,7 +13,7 @@ import psycopg
 import pymysql
 import pytest
 import sqlalchemy
-from sql_servers import Database, at_rest
+from sql_servers import KINDS, Database, at_rest
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -68,16 +68,17 @@ def test_a_transaction_of_sqlalchemys(database: Database, namespace: str, locks:
     engine.dispose()
 
 
-@pytest.mark.parametrize("whose", ["engine", "options"])
-@pytest.mark.parametrize("kind", CALLERS)
+@pytest.mark.parametrize(
+    ("kind", "whose"),
+    # The engine's options are not those of its raw connections.
+    [(kind, whose) for kind in CALLERS for whose in ("engine", "options") if (kind, whose) != ("raw", "options")],
+)
 def test_a_connection_of_sqlalchemys_in_autocommit_is_refused(
     database: Database, locks: leasehold.Locks, kind: str, whose: str
 ) -> None:
     """However it was told: the lock would be gone with the statement that took it."""
     if whose == "engine":
         engine = sqlalchemy.create_engine(where(database), isolation_level="AUTOCOMMIT")
-    elif kind == "raw":
-        pytest.skip("the engine's options are not those of its raw connections")
     else:
         engine = sqlalchemy.create_engine(where(database)).execution_options(isolation_level="AUTOCOMMIT")
     lease = locks.lock("name").acquire()
@@ -90,13 +91,15 @@ def test_a_connection_of_sqlalchemys_in_autocommit_is_refused(
     engine.dispose()
 
 
-@pytest.mark.parametrize("driver", ["own", "asyncpg"])
+@pytest.mark.parametrize(
+    ("database", "driver"),
+    [*((kind, "own") for kind in KINDS), ("postgresql", "asyncpg")],
+    indirect=["database"],
+)
 @pytest.mark.parametrize("kind", ["connection", "session"])
 async def test_the_same_under_asyncio(database: Database, namespace: str, kind: str, driver: str) -> None:
     url = where(database, True)
     if driver == "asyncpg":
-        if not database.is_postgresql:
-            pytest.skip("it is PostgreSQL's")
         url = url.replace("+psycopg", "+asyncpg")
     async with aio.connect(database.url, namespace=namespace) as locks, locks.lock("name") as lease:
         for level in ("AUTOCOMMIT", "READ COMMITTED"):
