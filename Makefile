@@ -1,6 +1,7 @@
 # make test     sets up .venv and the servers, then runs the tests: every store, threads and asyncio
 # make full     the same, the long tests on servers, and every store in its other deployments (cluster, replica sets …)
 # make quick    no servers, no slow tests: under a minute
+# make matrix   make quick, and the conformance of Redis and PostgreSQL, on every Python that can be had: a table
 # make check    ruff, mypy
 # make docs     the documentation, into site/
 # make mutants  breaks a copy of the library on purpose, in some 80 ways: each must be noticed
@@ -36,7 +37,7 @@ SEEDS ?= 5000
 # What to give the benchmark: make bench STORE=redis BENCH="--only pair,handoff"
 BENCH ?=
 
-.PHONY: test full quick check format docs bench bench-all mutants chaos simulate demo servers clean distclean
+.PHONY: test full quick check format docs bench bench-all mutants matrix chaos simulate demo servers clean distclean
 
 test: servers
 	scripts/venv test
@@ -75,6 +76,9 @@ bench-all:
 
 mutants: servers
 	cd tests && $(abspath $(BIN))/python -m mutants.run
+
+matrix:
+	scripts/matrix
 
 chaos: servers
 	cd tests && $(abspath $(BIN))/python -m chaos.run $(if $(REPORT),--report $(abspath $(KEEP)),$(if $(STORE),--store $(STORE)) --minutes $(MINUTES) --every $(EVERY) $(if $(FULL),--full) --keep $(abspath $(KEEP)))
