@@ -3,6 +3,7 @@
 # make hostile  SECONDS=60: interrupts, cancellations, a crowd of 300 threads, on one store after the other
 # make latest   make test with the newest release of every dependency, in an environment of its own
 # make quick    no servers, no slow tests: under a minute
+# make matrix   make quick, and the conformance of Redis and PostgreSQL, on every Python that can be had: a table
 # make check    ruff, mypy
 # make docs     the documentation, into site/
 # make mutants  breaks a copy of the library on purpose, in some 80 ways: each must be noticed
@@ -40,7 +41,7 @@ SECONDS ?= 60
 # What to give the benchmark: make bench STORE=redis BENCH="--only pair,handoff"
 BENCH ?=
 
-.PHONY: test full latest hostile quick check format docs bench bench-all mutants chaos simulate demo servers clean distclean
+.PHONY: test full latest hostile quick check format docs bench bench-all mutants matrix chaos simulate demo servers clean distclean
 
 test: servers
 	scripts/venv test
@@ -86,6 +87,9 @@ bench-all:
 
 mutants: servers
 	cd tests && $(abspath $(BIN))/python -m mutants.run
+
+matrix:
+	scripts/matrix
 
 chaos: servers
 	cd tests && $(abspath $(BIN))/python -m chaos.run $(if $(REPORT),--report $(abspath $(KEEP)),$(if $(STORE),--store $(STORE)) --minutes $(MINUTES) --every $(EVERY) $(if $(FULL),--full) --keep $(abspath $(KEEP)))

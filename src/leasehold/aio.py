@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
@@ -30,6 +31,12 @@ from .protocol import Holding
 from .spec import Spec
 from .tasks import TaskCore
 from .typed import TYPE_CHECKING, Any, Self, TypeVar
+
+# Each knows what is only marked as a coroutine function, too: asyncio has lost that to inspect.
+if sys.version_info >= (3, 12):
+    from inspect import iscoroutinefunction
+else:
+    from asyncio import iscoroutinefunction
 
 if TYPE_CHECKING:
     from .aio_kinds import AllOf, RWLock
@@ -381,7 +388,7 @@ class Lock:
 
     def __call__(self, function: AF) -> AF:
         """As a decorator of an async function: each call holds the lease for its duration."""
-        if not asyncio.iscoroutinefunction(function):  # which also knows what is only marked as one
+        if not iscoroutinefunction(function):
             checks.decorated(function, tasks=True)
 
         @functools.wraps(function)

@@ -140,19 +140,24 @@ def refresh_lists(release: str, older_than: float = DAY) -> None:
     if stamp.exists() and time.time() - stamp.stat().st_mtime < older_than:
         return
     if release:
-        refresh_lists("")
-        # The same mirror as the machine's own: the first that isn't an add-on such as security.
-        line = "$(REPO_URI) $(RELEASE) $(ORIGIN)"
-        mirrors = apt("", "indextargets", "--format", line, "Created-By: Packages")
-        mirror = re.search(r"^(\S+) \w+ Debian$", mirrors, re.MULTILINE)
-        if mirror is None:
-            raise Unavailable("this machine has no Debian mirror to take it from")
+        mirror = debian_mirror()
         keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
         signed = f"[signed-by={keyring}] " if keyring.exists() else ""
         stamp.parent.mkdir(parents=True, exist_ok=True)
-        (stamp.parent / "sources.list").write_text(f"deb {signed}{mirror[1]} {release} main\n")
+        (stamp.parent / "sources.list").write_text(f"deb {signed}{mirror} {release} main\n")
     apt(release, "update")
     stamp.touch()
+
+
+def debian_mirror() -> str:
+    """The machine's own: the first that isn't an add-on such as security."""
+    refresh_lists("")
+    line = "$(REPO_URI) $(RELEASE) $(ORIGIN)"
+    mirrors = apt("", "indextargets", "--format", line, "Created-By: Packages")
+    mirror = re.search(r"^(\S+) \w+ Debian$", mirrors, re.MULTILINE)
+    if mirror is None:
+        raise Unavailable("this machine has no Debian mirror to take it from")
+    return mirror[1]
 
 
 def unpack(kind: str, *packages: str, release: str = "") -> Path:
