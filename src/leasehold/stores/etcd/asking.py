@@ -9,6 +9,7 @@ from ...policy import FIRST_TERM
 from ...protocol import SECOND, Ask, Busy, Grant, Missing, Reply, Steps
 from . import wire
 from .errors import DRIVER_ERRORS, Refused
+from .haste import patient
 from .holders import Held
 from .permit import HELD, Permit
 from .reading import NEAR, Reading, View
@@ -48,7 +49,9 @@ class Asking(Reading):
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         try:
-            return (yield from self._acquire(ask))
+            # Whoever is in the queue claims what is there for it.
+            asking = self._acquire(ask) if ask.attempt in self._places else patient(self._acquire(ask))
+            return (yield from asking)
         except Refused as error:
             if error.full:
                 yield from self._withdraw(
