@@ -58,7 +58,9 @@ class Renewing(Several):
             if key is None or key.create + epoch != each.token:
                 if self.sessions.find(each.name, each.attempt, each.token):
                     self.sessions.forget(each.attempt)
-            elif read_permit(key).state == INTERRUPTED:
+            elif (state := _state(key)) is None:
+                outcomes[at] = StoreUnavailable(f"the record of {each.name!r} is damaged, or was written by another")
+            elif state == INTERRUPTED:
                 outcomes[at] = BROKEN
             elif each.attempt in moving or self._cannot_stay(each, key.lease):
                 must.append((at, key))
@@ -166,3 +168,11 @@ class Renewing(Several):
             return GONE
         [outcome] = yield from self.renew([renewal])
         return outcome
+
+
+def _state(key: KeyValue) -> int | None:
+    """Of a holder; None when its record cannot be read, which is not to fail the rest of the batch."""
+    try:
+        return read_permit(key).state
+    except StoreNotReady:
+        return None
