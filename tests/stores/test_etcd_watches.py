@@ -4,6 +4,7 @@ share, and the one of those ahead."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -415,12 +416,12 @@ async def test_a_driver_calls_who_has_missed_something(asynchronous: bool) -> No
     store: Any = EtcdStore("")
     driver: Any = EtcdTasks(store, Link(), "", None) if asynchronous else EtcdThreads(store, Link(), "")  # type: ignore[arg-type]
     driver._listener = asyncio.current_task()
-    driver._thread = "there is one"
+    driver._thread = threading.current_thread()
     driver._ear = ear = Ear()
     called: list[Ring] = []
 
     def rung(*ring: Any) -> None:
-        assert asynchronous or driver._mutex.locked(), "the listener could come first, with what it has found before"
+        assert asynchronous or driver._halfway, "the listener could come first, with what it has found before"
         called.append(ring)
 
     driver.on_ring = rung

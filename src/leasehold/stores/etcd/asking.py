@@ -9,11 +9,12 @@ from ...policy import FIRST_TERM
 from ...protocol import SECOND, Ask, Busy, Grant, Missing, Reply, Steps
 from . import wire
 from .errors import DRIVER_ERRORS, Refused
+from .haste import patient
 from .holders import Held
 from .permit import HELD, Permit
 from .reading import NEAR, Reading, View
 from .sessions import Lease
-from .wire import CREATE, EQUAL, GREATER, LESS, MOD, VALUE, compare, delete, get, put
+from .wire import CREATE, EQUAL, GREATER, LESS, MOD, VALUE, KeyValue, compare, delete, get, put
 
 TAKING, IDLE, NEARING = "taking", "idle", "nearing"
 SOON = 0.2
@@ -38,7 +39,7 @@ class Watch(NamedTuple):
     then: tuple[Watch, ...] = ()
 
 
-def deletion(holder: Permit) -> wire.Call:
+def deletion(holder: Permit | KeyValue) -> wire.Call:
     """Of a holder's key, if that is still as it was read."""
     return wire.txn([compare(EQUAL, MOD, holder.key, holder.mod)], [delete(holder.key)], [])
 
@@ -48,7 +49,9 @@ class Asking(Reading):
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         try:
-            return (yield from self._acquire(ask))
+            # Whoever is in the queue claims what is there for it.
+            asking = self._acquire(ask) if ask.attempt in self._places else patient(self._acquire(ask))
+            return (yield from asking)
         except Refused as error:
             if error.full:
                 yield from self._withdraw(
@@ -202,11 +205,11 @@ class Asking(Reading):
         """
         if self.sessions.held.get(held.attempt) is not held:
             return
-        holder = yield from self._holder(held.name, held.attempt)
+        key = yield from self._holder_key(held.name, held.attempt)
         if self.sessions.held.get(held.attempt) is not held:
             return
-        if holder is not None:
-            yield deletion(holder)
+        if key is not None:
+            yield deletion(key)
         if self.sessions.held.get(held.attempt) is held:
             self.sessions.forget(held.attempt)
 

@@ -23,8 +23,11 @@ from .wire import first, read
 LIMIT = 5.0
 QUOTA = 2 * 1024**3
 """What etcd takes unless told otherwise: it does not tell what it was told."""
-_FIXED = {(3, 4): 31, (3, 5): 13}
-"""From which patch on a leader that was stalled revokes no live leases."""
+_FAULTS = (
+    ("can revoke live leases (etcd#15247)", {(3, 4): 31, (3, 5): 13}, "3.5.13, 3.4.31"),
+    ("crashes when a client stops waiting for it during a stall (etcd#14110)", {(3, 5): 7}, "3.5.7"),
+)
+"""What a version does, from which patch on it does not, and what to upgrade to."""
 _ALARMS = {
     1: ("is full (NOSPACE)", "nothing new can be granted: compact, defragment, then `etcdctl alarm disarm`"),
     2: ("has found its data corrupt", "replace the member that differs: see etcd's documentation on corruption"),
@@ -74,9 +77,10 @@ def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
     *minor, patch = (int(part) if part.isdigit() else 0 for part in version.partition("-")[0].split("."))
     if tuple(minor) < (3, 4):
         say(ERROR, f"etcd {version}", "etcd 3.4 or later is needed: upgrade")
-    elif patch < _FIXED.get((minor[0], minor[1]), 0):
-        say(WARNING, f"etcd {version} can revoke live leases (etcd#15247)", "upgrade to 3.5.13, 3.4.31 or later")
-    else:
+    faults = [(what, mended) for what, since, mended in _FAULTS if patch < since.get((minor[0], minor[1]), 0)]
+    for what, mended in faults:
+        say(WARNING, f"etcd {version} {what}", f"upgrade to {mended} or later")
+    if not faults and tuple(minor) >= (3, 4):
         say(OK, f"etcd {version}")
     size = first(status, 3)
     if size > 0.8 * QUOTA:

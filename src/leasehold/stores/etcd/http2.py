@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from hpack import Decoder, Encoder
+from hpack import Decoder, Encoder, HPACKError
 
 from .errors import Refused
 
@@ -48,10 +48,11 @@ class Ended(NamedTuple):
 
 
 class _Stream:
-    __slots__ = ("arrived", "ends", "headers", "unsent", "window")
+    __slots__ = ("arrived", "eaten", "ends", "headers", "unsent", "window")
 
     def __init__(self, window: int) -> None:
         self.arrived = bytearray()
+        self.eaten = 0
         self.headers: dict[bytes, bytes] = {}
         self.window = window
         self.unsent = b""
@@ -140,6 +141,12 @@ class Http2:
         """What the bytes bring. Raises Broken."""
         if not data:
             raise Broken("the server has closed the connection")
+        try:
+            return self._receive(data)
+        except (IndexError, ValueError, struct.error, HPACKError) as error:
+            raise Broken(f"the server does not speak HTTP/2: {error or type(error).__name__}") from error
+
+    def _receive(self, data: bytes) -> list[Message | Ended]:
         data = self._in + data if self._in else data
         found: list[Message | Ended] = []
         at, end = 0, len(data)
@@ -188,15 +195,18 @@ class Http2:
                 self._widen(stream, struct.unpack(">I", payload)[0] & _WIDE)
 
     def _data(self, flags: int, stream: int, payload: bytes, found: list[Message | Ended]) -> None:
+        # The connection and each stream have windows of their own, padding counts in both (RFC 9113, 6.9.1).
         self._eaten += len(payload)
         if self._eaten >= _REFILL:
             self._out += _frame(Kind.WINDOW, 0, 0, struct.pack(">I", self._eaten))
-            if stream in self._streams:
-                self._out += _frame(Kind.WINDOW, 0, stream, struct.pack(">I", self._eaten))
             self._eaten = 0
         state = self._streams.get(stream)
         if state is None:
             return  # we have given it up
+        state.eaten += len(payload)
+        if state.eaten >= _REFILL:
+            self._out += _frame(Kind.WINDOW, 0, stream, struct.pack(">I", state.eaten))
+            state.eaten = 0
         arrived = state.arrived
         arrived += _unpadded(flags, payload)
         while len(arrived) >= 5 and len(arrived) >= 5 + (size := int.from_bytes(arrived[1:5], "big")):
@@ -206,7 +216,8 @@ class Http2:
             self._end(stream, found)
 
     def _headers(self, found: list[Message | Ended]) -> None:
-        assert self._block_of is not None
+        if self._block_of is None:
+            raise ValueError("a continuation of no headers")
         (stream, ends), self._block_of = self._block_of, None
         headers = self._decoder.decode(self._block, raw=True)
         state = self._streams.get(stream)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import NamedTuple
 
-from ... import clock
+from ... import checks, clock
 from ...errors import StoreNotReady
 from ...protocol import SECOND, Ask, Holding
 from .wire import KeyValue
@@ -14,6 +15,8 @@ VERSION = 1
 HELD = 0
 INTERRUPTED = 1  # by break_lease: renewal is refused
 RESTING = 2  # given back before min_hold was over: nobody's until its lease runs out
+
+MOST_PERMITS = 1_000_000
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
@@ -64,17 +67,57 @@ class Permit(NamedTuple):
         return Holding(self.name, attempt, self.owner, self.kind, self.data, self.create + epoch, age, left, waiters)
 
 
+_KEY = re.compile(rb"[hw]/([^\0]+)\0~?(?:[0-9a-f]{16})?([0-9a-f]{32})", re.DOTALL)
+_SESSION = re.compile("[0-9a-f]{16}")
+_FAR = 2**53
+"""No time or duration in microseconds is longer."""
+
+
 def read_permit(key: KeyValue) -> Permit:
-    name, _, attempt = key.key.split(b"/", 3)[3].rpartition(b"\0")
+    """Anybody may have written it: nothing of it is used before its form was checked."""
     try:
-        version, *fields = json.loads(key.value)
-        if version != VERSION or len(fields) != 10:
-            raise ValueError(version)
-    except ValueError as error:
+        return _read(key)
+    except _Newer:
+        raise StoreNotReady(f"{key.key!r} was written by a newer leasehold: upgrade this one") from None
+    except (ValueError, TypeError, RecursionError) as error:
         raise StoreNotReady(
-            f"{key.key!r} was written by a newer leasehold, or by something else: upgrade this one, or remove the key"
+            f"{key.key!r} is not a record of leasehold ({str(error)[:100]}): remove the key, for a holder by "
+            "break_lease(name, force=True)"
         ) from error
-    permit = Permit(*fields)
-    return permit._replace(
-        name=name.decode(), attempt=attempt.decode(), key=key.key, create=key.create, mod=key.mod, lease=key.lease
+
+
+class _Newer(Exception):
+    pass
+
+
+def _read(key: KeyValue) -> Permit:
+    parts = _KEY.fullmatch(key.key.split(b"/", 2)[2])
+    if parts is None:
+        raise ValueError("its key has another form")
+    name, tail = checks.name(parts[1].decode()), key.key.rpartition(b"\0")[2].decode()
+    version, *fields = json.loads(key.value)
+    if type(version) is int and version > VERSION:
+        raise _Newer
+    if type(version) is not int or version != VERSION or len(fields) != 10:
+        raise ValueError("its value has another form")
+    permit = Permit(*fields)._replace(
+        name=name, attempt=tail, key=key.key, create=key.create, mod=key.mod, lease=key.lease
     )
+    checks.text(permit.owner, "its owner", checks.MAX_OWNER)
+    checks.text(permit.kind, "its kind", checks.MAX_LABEL)
+    checks.text(permit.shape, "its shape", checks.MAX_LABEL)
+    if permit.data is not None:
+        json.loads(permit.data)
+    if not _SESSION.fullmatch(permit.session):
+        raise ValueError("its session has another form")
+    _check(permit.state, HELD, RESTING)
+    _check(permit.limit, 1, MOST_PERMITS)
+    _check(permit.weight, 1, permit.limit)
+    _check(permit.rest, 0, _FAR)
+    _check(permit.began, 0, _FAR)
+    return permit
+
+
+def _check(value: object, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError("a number is out of its range")

@@ -12,13 +12,14 @@ from ..sockets import hang_up
 from .endpoints import Endpoints, is_members_fault
 from .errors import Refused
 from .http2 import Ended, Http2, Message
-from .wire import WATCH, Call
+from .turns import Turns
+from .wire import WATCH, Call, Haste
 
-MOST = 64
-"""Connections for calls. More threads than that take turns; fewer would let those who wait on a member that hangs keep
-the keeper from another."""
+ASKING, GIVING, KEEPING = 32, 32, 32
+"""Connections for new acquires, for what is given back or claimed, and for renewals: none of these takes another's.
+More threads than that take turns. One is enough for the keeper; holders may renew by hand beside it."""
 IDLE = 4
-"""Connections that are kept when nobody needs them."""
+"""Connections that are kept when nobody needs them, beside the keeper's one."""
 _CHUNK = 65536
 
 
@@ -79,6 +80,11 @@ class Line:
     def close(self) -> None:
         self._sock.close()
 
+    def __del__(self) -> None:
+        """An interrupt came before whoever had it could put it back or close it."""
+        if hasattr(self, "_sock"):
+            self._sock.close()
+
 
 class Ear:
     """A connection with one watch stream. Others may send on it while one thread listens."""
@@ -87,12 +93,14 @@ class Ear:
         self._line = line
         self._http, self._sock = line._http, line._sock
         self._mutex = threading.Lock()
+        self._halfway = False
         self.token = endpoints.token
         self._stream = self._http.call(endpoints.block(WATCH), (), end=False)
         self.host = line.host
 
     def send(self, messages: list[bytes]) -> None:
         with self._mutex:
+            self._begin()
             self._http.send(self._stream, tuple(messages))
             self._flush()
 
@@ -103,6 +111,7 @@ class Ear:
         ):
             return None
         with self._mutex:
+            self._begin()
             events = self._http.receive(self._sock.recv(_CHUNK))
             self._flush()
         for event in events:
@@ -110,9 +119,15 @@ class Ear:
                 raise event.refused or ConnectionError("the server has ended the watch")
         return [event.body for event in events if isinstance(event, Message)]
 
+    def _begin(self) -> None:
+        if self._halfway:
+            raise ConnectionError("a thread was interrupted while it was writing")
+        self._halfway = True
+
     def _flush(self) -> None:
         if out := self._http.to_send():
             self._sock.sendall(out)
+        self._halfway = False
 
     def wake(self) -> None:
         """Let the one who reads find that it is over."""
@@ -123,29 +138,29 @@ class Ear:
 
 
 class Pool:
-    """Where calls go."""
+    """Where calls go. What is asked for in haste waits for nobody who is not in as much haste."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
         self._free: list[Line] = []
+        self._keepers: list[Line] = []
         self._ear: Ear | None = None
         self.after_fork()
 
     def after_fork(self) -> None:
         """In the child: let go of what is the parent's. That closes our copies; the parent's connections stay."""
-        while self._free:
-            self._free.pop().close()
+        self._close_idle()
         if self._ear is not None:
             self._ear.close()
             self._ear = None
-        self._turns = threading.BoundedSemaphore(MOST)
+        self._turns = {Haste.NONE: Turns(ASKING), Haste.SOME: Turns(GIVING), Haste.MOST: Turns(KEEPING)}
         self._closed = False
 
     def send(self, call: Call, limit: float) -> list[bytes]:
         """The messages that the server answers. Raises Refused, OSError."""
         ends = clock.now() + limit
-        if not self._turns.acquire(timeout=limit):
-            raise TimeoutError(f"no connection was free within {limit:.3g} s")
+        turns = self._turns[call.haste]
+        turn = turns.take(limit)
         try:
             for last in (False, True):
                 token = self._endpoints.token
@@ -159,10 +174,11 @@ class Pool:
                     self._endpoints.logged_out(token)
             raise AssertionError
         finally:
-            self._turns.release()
+            turns.over(turn)
 
     def _call(self, call: Call, ends: float) -> list[bytes]:
-        line = self._take(ends)
+        idle, most = (self._keepers, 1) if call.haste is Haste.MOST else (self._free, IDLE)
+        line = self._take(idle, ends)
         kept = False
         try:
             answer = line.call(call, ends - clock.now())
@@ -174,15 +190,15 @@ class Pool:
                 self._endpoints.blame(line.host)
             raise
         finally:  # also when interrupted: whatever is on its way on it is of no use any more
-            if kept and not self._closed and len(self._free) < IDLE:
-                self._free.append(line)
+            if kept and not self._closed and len(idle) < most:
+                idle.append(line)
             else:
                 line.close()
 
-    def _take(self, ends: float) -> Line:
-        while self._free:
+    def _take(self, idle: list[Line], ends: float) -> Line:
+        while idle:
             try:
-                line = self._free.pop()
+                line = idle.pop()
             except IndexError:
                 break
             if line.host == self._endpoints.current and line.usable():
@@ -218,5 +234,9 @@ class Pool:
 
     def close(self) -> None:
         self._closed = True
-        while self._free:
-            self._free.pop().close()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        for idle in (self._free, self._keepers):
+            while idle:
+                idle.pop().close()

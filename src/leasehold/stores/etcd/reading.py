@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from ... import clock
 from ...errors import StoreNotReady
+from ...log import WARNING, log
 from ...protocol import Ask, Holding, Mismatch, Steps
 from . import wire
 from .permit import VERSION, Permit, read_permit
@@ -31,6 +32,9 @@ from .wire import CREATE, EQUAL, KeyValue, Page, Result, compare, get, put
 
 MOST_OPERATIONS = 100
 """In one transaction: etcd takes 128 unless told otherwise."""
+
+_MOST_DIGITS = 18
+"""Of an epoch: tokens, which are higher, have to fit into 63 bits."""
 
 NEAR = 3
 """Of so many at the head of a queue each notices when those ahead of it do not take what is there for them."""
@@ -101,18 +105,21 @@ class Reading:
         return self.base + b"n/" + name.encode()
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
+        """What is not a record of ours is passed over: it is about one name, and does not hide the others."""
         start = self.base + b"h/"
-        first = max(start + prefix.encode(), start + after.encode() + b"\1" if after else b"")
-        page = yield from self._range(first, _after(start + prefix.encode()), limit=count)
-        holders = [read_permit(key) for key in page.found]
-        if not page.more:
-            return (yield from self._listed(holders)), None
-        last = holders[-1].name
-        whole_names = [each for each in holders if each.name != last]
-        if not whole_names:  # one name fills the page
-            rest = yield from self._range(*self.holders_of(last))
-            return (yield from self._listed([read_permit(key) for key in rest.found])), last
-        return (yield from self._listed(whole_names)), whole_names[-1].name
+        past = start + after.encode(errors="surrogateescape") + b"\1" if after else b""
+        page = yield from self._range(max(start + prefix.encode(), past), _after(start + prefix.encode()), limit=count)
+        found, upto = page.found, None
+        if page.more:
+            names = [key.key[len(start) :].partition(b"\0")[0] for key in found]
+            upto = names[-1]
+            if names[0] == upto:  # one name fills the page
+                found = (yield from self._range(start + upto, start + upto + b"\1")).found
+            else:
+                found = [key for key, name in zip(found, names, strict=True) if name != upto]
+                upto = next(name for name in reversed(names) if name != upto)
+        holders = [permit for key in found if (permit := _read_or_skip(key)) is not None]
+        return (yield from self._listed(holders)), None if upto is None else upto.decode(errors="surrogateescape")
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         page = yield from self._range(*self.holders_of(name))
@@ -125,7 +132,10 @@ class Reading:
         version, _, text = page.found[0].value.partition(b" ")
         if version != b"%d" % VERSION:
             raise StoreNotReady(f"the note of {name!r} was written by a newer leasehold: upgrade this one")
-        return text.decode()
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            raise StoreNotReady(f"the note of {name!r} is not text: remove {page.found[0].key!r}") from error
 
     def _reads(self, ask: Ask) -> list[bytes]:
         """The operations that show how a name stands, for ``_view``."""
@@ -169,8 +179,12 @@ class Reading:
         return wire.read_page(answer[0])
 
     def _holder(self, name: str, attempt: str) -> Steps[Permit | None]:
+        key = yield from self._holder_key(name, attempt)
+        return None if key is None else read_permit(key)
+
+    def _holder_key(self, name: str, attempt: str) -> Steps[KeyValue | None]:
         page = yield from self._range(self.holders_of(name)[0] + attempt.encode())
-        return read_permit(page.found[0]) if page.found else None
+        return page.found[0] if page.found else None
 
     def _find_place(self, name: str, attempt: str) -> Steps[bytes]:
         """The key of a waiter whose place we do not know."""
@@ -218,8 +232,24 @@ class Reading:
         return self._epoch
 
     def _learn_epoch(self, page: Page) -> KeyValue | None:
-        self._epoch = int(page.found[0].value) if page.found else None
-        return page.found[0] if page.found else None
+        if not page.found:
+            self._epoch = None
+            return None
+        [key] = page.found
+        if not key.value.isdigit() or len(key.value) > _MOST_DIGITS:
+            raise StoreNotReady(
+                f"{key.key!r} is not a number of leasehold's: remove it, the next acquire makes a new one"
+            )
+        self._epoch = int(key.value)
+        return key
+
+
+def _read_or_skip(key: KeyValue) -> Permit | None:
+    try:
+        return read_permit(key)
+    except StoreNotReady as error:
+        log(WARNING, "left out of a listing: %s", error)
+        return None
 
 
 def _after(prefix: bytes) -> bytes:

@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from ... import clock
 from ...errors import StoreNotReady, StoreUnavailable
-from ...protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps, T
+from ...protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps
 from . import wire
 from .errors import DRIVER_ERRORS, Refused
+from .haste import hasty, urgent
 from .permit import INTERRUPTED, read_permit
 from .reading import MOST_OPERATIONS
 from .sessions import whole
@@ -35,7 +36,7 @@ class Renewing(Several):
         try:
             # After the promise, and before the keys are read: of what comes in between, one sees the other.
             moving = {attempt for attempt in terms if self.sessions.may_move(attempt)}
-            return (yield from self._renew(batch, moving, sent))
+            return (yield from urgent(self._renew(batch, moving, sent)))
         finally:
             self.sessions.withdraw(terms)
 
@@ -57,7 +58,9 @@ class Renewing(Several):
             if key is None or key.create + epoch != each.token:
                 if self.sessions.find(each.name, each.attempt, each.token):
                     self.sessions.forget(each.attempt)
-            elif read_permit(key).state == INTERRUPTED:
+            elif (state := _state(key)) is None:
+                outcomes[at] = StoreUnavailable(f"the record of {each.name!r} is damaged, or was written by another")
+            elif state == INTERRUPTED:
                 outcomes[at] = BROKEN
             elif each.attempt in moving or self._cannot_stay(each, key.lease):
                 must.append((at, key))
@@ -167,19 +170,9 @@ class Renewing(Several):
         return outcome
 
 
-def hasty(steps: Steps[T]) -> Steps[T]:
-    """The same, but no call of it takes more than half of the time that is left."""
+def _state(key: KeyValue) -> int | None:
+    """Of a holder; None when its record cannot be read, which is not to fail the rest of the batch."""
     try:
-        call = next(steps)
-        while True:
-            try:
-                answer = yield call._replace(share=call.share / 2)
-            except Exception as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()
+        return read_permit(key).state
+    except StoreNotReady:
+        return None

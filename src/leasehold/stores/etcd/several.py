@@ -8,6 +8,7 @@ from ...protocol import Ask, Busy, Refusal, Steps, Together
 from . import wire
 from .asking import Asking
 from .errors import Refused
+from .haste import patient
 from .permit import Permit
 from .reading import MOST_OPERATIONS
 from .wire import CREATE, EQUAL, VALUE, compare, put
@@ -18,7 +19,7 @@ class Several(Asking):
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         try:
-            outcome = yield from self._acquire_all(asks)
+            outcome = yield from patient(self._acquire_all(asks))
         except Refused as error:
             if error.full:
                 for ask in asks:

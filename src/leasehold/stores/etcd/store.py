@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import clock
+from ...errors import StoreNotReady
 from ...protocol import SECOND, Steps
 from . import wire
-from .asking import TAKING, Watch
+from .asking import TAKING, Watch, deletion
 from .errors import DRIVER_ERRORS, Refused
 from .permit import HELD, RESTING, VERSION, Permit, read_permit
 from .renewing import Renewing
@@ -60,7 +61,13 @@ class EtcdStore(Renewing):
         found = False
         page = yield from self._range(*self.holders_of(name))
         for key in page.found:
-            holder: Permit | None = read_permit(key)
+            try:
+                holder: Permit | None = read_permit(key)
+            except StoreNotReady:
+                if not force:
+                    raise
+                found = wire.read_txn((yield deletion(key))).succeeded or found
+                continue
             while holder is not None and (force or holder.state != RESTING):
                 if (yield from self._interrupt(holder, force)):
                     found = True

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ... import clock
+from ...bells import ThreadBell
 from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T, run_steps
-from ..listening import start_thread
 from .errors import DRIVER_ERRORS, Refused, translate
 from .store import EtcdStore
 from .watches import Ring, Watches
@@ -54,12 +54,15 @@ class EtcdThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal's handler may acquire where it has interrupted an acquire
         self._thread: threading.Thread | None = None
         self._ear: Any = None
         self._watches = Watches(self._store)
         self._waiting: set[str] = set()
-        self._closed = threading.Event()
+        self._halfway = False
+        """Whether a thread is at the watches, or was interrupted there: then the listener begins anew with them."""
+        self._closed = False
+        self._end = ThreadBell()
 
     def after_fork(self) -> None:
         self._store.reset()
@@ -89,33 +92,57 @@ class EtcdThreads:
     def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
             self._waiting.add(attempt)
-        if self._thread is None:
+        if self._thread is None or not self._thread.is_alive():
+            self._start()
+        ear = self._ear
+        if ear is None:
+            return False
+        if busy is None:
+            return True
+        try:
             with self._mutex:
-                if self._thread is None and not self._closed.is_set():
-                    self._thread = start_thread(self._listen, "leasehold-etcd")
-        with self._mutex:
-            ear = self._ear
-            if ear is None:
-                return False
-            if busy is None:
-                return True
-            rings, messages = self._watches.add(attempt, busy.watch)
-            self._ring(rings)
-            try:
+                if self._ear is not ear or self._halfway:
+                    return False
+                self._halfway = True
+                rings, messages = self._watches.add(attempt, busy.watch)
+                self._ring(rings)
                 if messages:
                     ear.send(messages)
-            except DRIVER_ERRORS:
-                return False  # the listener will notice
+                self._halfway = False
+        except BaseException as error:  # also one that a signal's handler raises
+            ear.wake()  # the listener is to begin anew
+            if isinstance(error, DRIVER_ERRORS):
+                return False
+            raise
         return True
+
+    def _start(self) -> None:
+        """Whoever is interrupted here may have started a thread or not: one that is not noted ends by itself."""
+        with self._mutex:
+            if not self._closed and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._listen, name="leasehold-etcd", daemon=True)
+                try:
+                    self._thread.start()
+                except RuntimeError:  # the process can have no more threads: waiters poll, the next one tries again
+                    self._thread = None
 
     def forget(self, attempt: str) -> None:
         self._waiting.discard(attempt)
-        with self._mutex:
-            self._watches.drop(attempt)  # the server is told with what is sent next
+        ear = self._ear
+        try:
+            with self._mutex:
+                if not self._halfway:
+                    self._halfway = True
+                    self._watches.drop(attempt)  # the server is told with what is sent next
+                    self._halfway = False
+        except BaseException:
+            if ear is not None:
+                ear.wake()
+            raise
 
     def _listen(self) -> None:
-        closed, pause = self._closed, PAUSES[0]
-        while not closed.is_set():
+        pause = PAUSES[0]
+        while not self._closed and self._thread is threading.current_thread():
             began = clock.now()
             try:
                 ear = self._link.ear(CONNECT_LIMIT)
@@ -132,18 +159,19 @@ class EtcdThreads:
                         self._ear = None
                     ear.close()
             except (StoreUnavailable, *DRIVER_ERRORS) as error:
-                if not closed.is_set():
+                if not self._closed:
                     log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
             except Exception as error:
                 log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
-            if not closed.is_set():
+            if not self._closed:
                 self._ring_all()  # from now on they have to poll
-            closed.wait(pause)
+            self._end.wait(pause)
             pause = next_pause(pause, began)
 
     def _begin(self, ear: Any) -> None:
         with self._mutex:
             ear.send([self._watches.begin()])
+            self._halfway = False
         while not self._watches.listening:
             told = ear.read(CONNECT_LIMIT)
             with self._mutex:
@@ -155,9 +183,11 @@ class EtcdThreads:
 
     def _hear(self, ear: Any) -> None:
         asked = False
-        while not self._closed.is_set():
+        while not self._closed:
             told = ear.read(HEARTBEAT)
             with self._mutex:
+                if self._halfway:
+                    raise ConnectionError("a thread was interrupted while it asked for a watch")
                 rings, messages = self._watches.heard(told, asked)
                 if messages:
                     ear.send(messages)
@@ -175,7 +205,8 @@ class EtcdThreads:
             self.on_ring(attempt)
 
     def close(self) -> None:
-        self._closed.set()
+        self._closed = True
+        self._end.ring()
         with self._mutex:
             thread, ear = self._thread, self._ear
         if ear is not None:

@@ -170,7 +170,7 @@ class Watches:
             self.listening = True
             for key in told.puts:
                 if not key.endswith(ALIVE):
-                    yield key.rpartition(b"\0")[2].decode(), None
+                    yield key.rpartition(b"\0")[2].decode(errors="replace"), None
             if any(key.endswith(ALIVE) for key in told.deletes):
                 yield "", None  # a lease is gone, and all that was on it
             return

@@ -6,6 +6,7 @@ those of etcd's published ``rpc.proto`` and ``kv.proto``, which never change the
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 Fields: TypeAlias = dict[int, list[Any]]
@@ -77,6 +78,12 @@ def first(fields: Fields, field: int, default: Any = 0) -> Any:
     return values[-1] if values else default
 
 
+class Haste(Enum):
+    """How long a call may wait for others of the same process: new acquires may, renewals may not."""
+
+    NONE, SOME, MOST = range(3)
+
+
 class Call(NamedTuple):
     """One call of the API, answered with the list of messages that come back."""
 
@@ -84,6 +91,7 @@ class Call(NamedTuple):
     messages: tuple[bytes, ...]
     share: float = 1.0
     """Of the time that is left to the operation: what this call may take."""
+    haste: Haste = Haste.SOME
 
 
 RANGE, TXN = b"/etcdserverpb.KV/Range", b"/etcdserverpb.KV/Txn"
