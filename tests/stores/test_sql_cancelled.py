@@ -136,7 +136,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_connection_leaves_i
         pool = driver.source
         connection, _ = await pool.take(30.0)
         call = asyncio.ensure_future(locks.inspect("name"))
-        await until(lambda: any(pool._queues))
+        await until(pool._turns.waiting)
         if given:
             await pool.give(connection, True)  # it has its turn, and has not been told yet
         cancel_all_tasks()

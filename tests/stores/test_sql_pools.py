@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiomysql
@@ -22,6 +22,7 @@ from leasehold.stores.sql import store as sql
 from leasehold.stores.sql.dialect import Result, Statement
 from leasehold.stores.sql.tasks import AsyncPool
 from leasehold.stores.sql.threads import Pool
+from leasehold.stores.sql.turns import ASK, GIVE, RENEW, Turn
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
 
@@ -127,7 +128,7 @@ def pushed(one: Any, two: Any) -> None:
     waiter = threading.Thread(target=lambda: (two.lock("name").acquire().release(), got.set()))
     waiter.start()
     eventually(lambda: (info := one.inspect("name")) is not None and info.waiters == 1)
-    eventually(two._core.driver._ready.is_set)
+    eventually(lambda: two._core.driver._ready)
     lease.release()
     waiter.join()
     assert got.is_set()
@@ -448,30 +449,12 @@ class Slow:
 
 
 def test_what_is_given_back_while_the_pool_is_closed_is_closed_too() -> None:
-    """The one that gives it back has looked whether the pool is open, and then the pool is closed."""
     pool = Pool(lambda limit: Slow(), 1)
     connection, _ = pool.take(1.0)
-    lock, closes = pool._freed, threading.Event()
-
-    class Closing:
-        """The pool's condition; what gives back has it only when the pool has been closed meanwhile."""
-
-        def __enter__(self) -> Any:
-            if not closes.is_set():
-                closes.set()
-                pool.close()
-            return lock.__enter__()
-
-        def __exit__(self, *exc: Any) -> Any:
-            return lock.__exit__(*exc)
-
-        def __getattr__(self, name: str) -> Callable[..., Any]:
-            return getattr(lock, name)
-
-    pool._freed = Closing()  # type: ignore[assignment]
+    pool.close()
+    assert not connection.closed  # type: ignore[attr-defined]
     pool.give(connection, True)
     assert connection.closed  # type: ignore[attr-defined]
-    assert pool._idle == []
 
 
 # Our own pool.
@@ -492,13 +475,13 @@ def test_no_turn_while_others_are_answered_is_no_outage(monkeypatch: pytest.Monk
     assert not away.value.queued
     waiting = threading.Thread(target=pool.take, args=(60,))
     waiting.start()
-    eventually(lambda: len(pool._freed._waiters) == 1)  # type: ignore[attr-defined]
+    eventually(lambda: len(pool._turns.waiting()) == 1)
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now)
 
     def give_and_let_time_pass() -> None:
         nonlocal now
-        eventually(lambda: len(pool._freed._waiters) == 2)  # type: ignore[attr-defined]
+        eventually(lambda: len(pool._turns.waiting()) == 2)
         now += 0.3
         pool.give(connection, True)  # to who waits longest
         waiting.join()
@@ -567,17 +550,20 @@ async def test_what_is_held_does_not_wait_behind_those_who_ask() -> None:
     connection, _ = await pool.take(1)
     served: list[str] = []
 
-    async def use(who: str, hurried: bool) -> None:
-        connection, _ = await pool.take(60, hurried)
-        served.append(who)
-        await pool.give(connection, True)
+    async def use(who: str, rank: int) -> None:
+        turn = Turn(rank)
+        with turn.life:
+            connection, _ = await pool.take(60, turn)
+            served.append(who)
+            await pool.give(connection, True)
 
-    users = [asyncio.ensure_future(use(f"asks {number}", False)) for number in range(3)]
-    users += [asyncio.ensure_future(use(f"gives back {number}", True)) for number in range(2)]
+    users = [asyncio.ensure_future(use(f"asks {number}", ASK)) for number in range(3)]
+    users += [asyncio.ensure_future(use(f"gives back {number}", GIVE)) for number in range(2)]
+    users += [asyncio.ensure_future(use("renews", RENEW))]
     await asyncio.sleep(0)
     await pool.give(connection, True)
     await asyncio.gather(*users)
-    assert served == ["gives back 0", "gives back 1", "asks 0", "asks 1", "asks 2"]
+    assert served == ["renews", "gives back 0", "gives back 1", "asks 0", "asks 1", "asks 2"]
 
 
 async def test_a_lease_is_given_back_before_those_who_ask(
@@ -586,9 +572,9 @@ async def test_a_lease_is_given_back_before_those_who_ask(
     hurried: list[tuple[str, bool]] = []
     original = AsyncPool.take
 
-    async def take(self: AsyncPool, limit: float, hurry: bool = False) -> Any:
-        hurried.append((asking, hurry))
-        return await original(self, limit, hurry)
+    async def take(self: AsyncPool, limit: float, turn: Turn | None = None) -> Any:
+        hurried.append((asking, turn is not None and turn.rank < ASK))
+        return await original(self, limit, turn)
 
     monkeypatch.setattr(AsyncPool, "take", take)
     async with aio.connect(postgresql_server.url, namespace=os.urandom(5).hex()) as locks:

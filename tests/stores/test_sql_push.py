@@ -679,7 +679,7 @@ def test_whoever_was_not_rung_polls_for_a_while(
             hand_over(one, two)
             if clock.now() < driver.session.waiters.doubted:
                 break
-        eventually(driver._ready.is_set)
+        eventually(lambda: driver._ready)
         assert not hears(two)
         driver.session.waiters.doubted = clock.now()  # a minute later
         assert hears(two)

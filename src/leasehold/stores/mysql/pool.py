@@ -20,6 +20,7 @@ from ..sql.opening import or_closed_by_task
 from ..sql.session import Broken, Session
 from ..sql.store import SqlStore
 from ..sql.tasks import TasksOfALoop
+from ..sql.turns import Turn
 from ..sql.url import Place
 from . import failure, refusal
 from .sql import MySQL
@@ -59,7 +60,7 @@ class AsyncLender:
         self._known: WeakSet[Any] = WeakSet()
         self._left_behind = ""
 
-    async def take(self, limit: float, hurried: bool = False) -> tuple[AsyncConnection, bool]:
+    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
         if self._left_behind:
             raise StoreNotReady(f"this pool {self._left_behind}: make a pool and a Locks there")
         if self._pool._closing:

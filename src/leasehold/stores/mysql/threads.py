@@ -19,6 +19,9 @@ from ..sql.url import Place
 from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
 from .bell import Listener
 
+ANSWERS_WITHIN = 0.02
+"""How long to wait for the end of a statement that nobody waits for any more, before it is ended."""
+
 
 class Connection:
     """``end`` ends a statement of this connection by way of another one."""
@@ -52,13 +55,16 @@ class Connection:
             raise Broken(str(error)) from error
 
     def stale(self) -> bool:
-        if self.raw._sock is None:
-            return True
+        return self.raw._sock is None or self._came(0)
+
+    def _came(self, seconds: float) -> bool:
         poll = select.poll()
         poll.register(self.raw._sock, select.POLLIN)
-        return bool(poll.poll(0))
+        return bool(poll.poll(seconds * 1000))
 
     def close(self) -> None:
+        if self._under_way and self.raw._sock is not None and self._came(ANSWERS_WITHIN):
+            self._under_way = ""  # its caller was interrupted, but the statement has ended
         try:
             self.raw._force_close()
         except Exception:

@@ -26,6 +26,7 @@ from ..sql.session import Broken, Session
 from ..sql.store import SqlStore
 from ..sql.tasks import SqlTasks, TasksOfALoop
 from ..sql.threads import SqlThreads
+from ..sql.turns import Turn
 from ..sql.url import Place
 from .link import Link
 from .sql import PostgreSQL
@@ -122,7 +123,7 @@ def lost(raw: Any) -> bool:
 
 
 class Lender(_Lender):
-    def take(self, limit: float) -> tuple[Connection, bool]:
+    def take(self, limit: float, turn: Turn | None = None) -> tuple[Connection, bool]:
         ends = clock.now() + limit
         while True:
             self.check()
@@ -151,7 +152,7 @@ class Lender(_Lender):
 
 
 class AsyncLender(_Lender):
-    async def take(self, limit: float, hurried: bool = False) -> tuple[AsyncConnection, bool]:
+    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
         ends = clock.now() + limit
         while True:
             self.check()

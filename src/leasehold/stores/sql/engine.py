@@ -25,6 +25,7 @@ from .session import Broken, Refused, Session
 from .store import SqlStore
 from .tasks import AsyncListener, TasksOfALoop
 from .threads import Listener, SqlThreads
+from .turns import Turn
 from .url import Place, without
 
 _PLACE = re.compile(r"%\((\w+)\)s")
@@ -244,7 +245,7 @@ class Engine:
         self._engine = engine
         self._dialect = dialect
 
-    def take(self, limit: float) -> tuple[_Connection, bool]:
+    def take(self, limit: float, turn: Turn | None = None) -> tuple[_Connection, bool]:
         password = _password(self._engine)
         try:
             raw = self._engine.connect()
@@ -301,7 +302,7 @@ class AsyncEngine:
         self._engine = engine
         self._dialect = dialect
 
-    async def take(self, limit: float, hurried: bool = False) -> tuple[_AsyncConnection, bool]:
+    async def take(self, limit: float, turn: Turn | None = None) -> tuple[_AsyncConnection, bool]:
         password = _password(self._engine)
         try:
             async with asyncio.timeout(limit):

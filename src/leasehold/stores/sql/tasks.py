@@ -7,7 +7,6 @@ of an answer. Whatever is asked about the same name after that waits for it, so 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -29,11 +28,9 @@ from .session import (
     never_sent,
     once_it_has_its_turn,
 )
-from .store import Accept, Extend, Free, Pause, ReadAll, ReadOurs, Unlocked
+from .store import Pause, ReadAll
 from .threads import READY_WITHIN, RETRY, RETRY_DEAF, SqlThreads
-
-HURRIED = (Accept, Extend, Free, ReadOurs, Unlocked)
-"""What an operation asks for first that is about what we hold, or leave."""
+from .turns import Slot, Turn, Turns, rank, standing
 
 
 class AsyncConnection(Protocol):
@@ -55,8 +52,8 @@ class AsyncSource(Protocol):
     spare: bool
     """As in :class:`.threads.Source`."""
 
-    async def take(self, limit: float, hurried: bool = False) -> tuple[AsyncConnection, bool]:
-        """``hurried``: it is for what is held, and comes before those who ask for more, if the source is ours."""
+    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
+        """As in :class:`.threads.Source`."""
 
     async def give(self, connection: AsyncConnection, good: bool) -> None: ...
 
@@ -78,8 +75,7 @@ class AsyncListener(Protocol):
 
 
 class AsyncPool:
-    """At most ``size`` connections, each lent for one operation; whoever waits longest is served first, but those who
-    ask for leases after all that keep, claim and give back: a crowd that asks would keep leases from being freed."""
+    """At most ``size`` connections, each lent for one operation. Whose turn it is, :mod:`.turns` says."""
 
     spare = True
 
@@ -87,77 +83,83 @@ class AsyncPool:
         self._open = open
         self._size = size
         self._inherited: list[AsyncConnection] = []
-        self._idle: list[tuple[float, AsyncConnection]] = []
+        self._turns: Turns[AsyncConnection] = Turns(size)
         self.after_fork()
 
     def after_fork(self) -> None:
-        self._inherited.extend(connection for _, connection in self._idle)
-        self._idle = []
-        self._free = self._size
-        self._queues: tuple[deque[asyncio.Future[None]], ...] = deque(), deque()
+        self._inherited.extend(slot.connection for slot in self._turns.slots if slot.connection is not None)
+        self._turns = Turns(self._size)
         self._closed = False
         self._answered = 0.0
 
     def new_loop(self) -> None:
-        for _, connection in self._idle:
-            connection.drop()
-        self._idle = []
+        for slot in self._turns.slots:
+            if slot.connection is not None:
+                slot.connection.drop()
+                slot.connection = None
         self.after_fork()
 
-    async def take(self, limit: float, hurried: bool = False) -> tuple[AsyncConnection, bool]:
+    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
+        turn = turn or standing()
         ends = clock.now() + limit
-        if self._free:
-            self._free -= 1
-        else:
-            await self._wait_for_a_turn(limit, hurried)
+        refused: Broken | None = None
         try:
-            while self._idle:
-                since, connection = self._idle.pop()
-                if clock.now() - since < 1.0 or not connection.stale():
-                    return connection, False
-                await connection.close()
-            connection = await self._open(max(0.1, ends - clock.now()))
-            return connection, True
+            self._turns.join(turn)
+            while True:
+                slot = await self._wait(turn, max(0.0, ends - clock.now()))
+                if slot is None:
+                    raise NoTurn(self._size, self._answered, limit) from refused
+                try:
+                    return await self._ready(slot, ends)
+                except Broken as error:
+                    refused = error
+                    if not self._turns.full(turn):
+                        raise
         except BaseException:
-            self._return()
+            self._turns.leave(turn)
             raise
 
-    async def _wait_for_a_turn(self, limit: float, hurried: bool) -> None:
-        turn = asyncio.get_running_loop().create_future()
-        self._queues[0 if hurried else 1].append(turn)
-        try:
-            await asyncio.wait([turn], timeout=limit)
-        except asyncio.CancelledError:
-            if turn.done():
-                self._return()
-            turn.cancel()
-            raise
-        if not turn.done():
-            turn.cancel()
-            raise NoTurn(self._size, self._answered, limit)
+    async def _wait(self, turn: Turn, limit: float) -> Slot[AsyncConnection] | None:
+        woken = asyncio.get_running_loop().create_future()
+        turn.wake = lambda: None if woken.done() else woken.set_result(None)
+        if self._turns.slot_of(turn) is None:
+            await asyncio.wait([woken], timeout=limit)
+        return self._turns.slot_of(turn)
+
+    async def _ready(self, slot: Slot[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
+        """The connection of a slot that is ours, and whether it is new."""
+        connection = slot.connection
+        if connection is not None:
+            clean, slot.clean = slot.clean, False
+            if clean and (clock.now() - slot.since < 1.0 or not connection.stale()):
+                return connection, False
+            await connection.close()
+            slot.connection = None
+        opened: AsyncConnection = await self._open(max(0.1, ends - clock.now()))
+        slot.connection = opened
+        return opened, True
 
     async def give(self, connection: AsyncConnection, good: bool) -> None:
-        if good and not self._closed:
-            self._answered = clock.now()
-            self._idle.append((self._answered, connection))
-            self._return()
-        else:
-            self._return()
-            await connection.close()
-
-    def _return(self) -> None:
-        for queue in self._queues:
-            while queue:
-                turn = queue.popleft()
-                if not turn.done():
-                    turn.set_result(None)
-                    return
-        self._free += 1
+        slot = self._turns.slot_with(connection)
+        if slot is None:  # of a loop that is gone, or the parent's
+            return
+        try:
+            if good and not self._closed:
+                self._answered = slot.since = clock.now()
+                slot.clean = True
+            else:
+                await connection.close()
+                slot.connection = None
+        finally:
+            slot.turn = None
+            self._turns.serve()
 
     async def close(self) -> None:
         self._closed = True
-        while self._idle:
-            await self._idle.pop()[1].close()
+        for slot in list(self._turns.idle()):
+            if slot.connection is not None:
+                await slot.connection.close()
+                slot.connection = None
 
 
 class SqlTasks:
@@ -249,8 +251,13 @@ class SqlTasks:
             if late:
                 steps.close()
                 raise StoreUnavailable("no answer to what was asked before")
+        turn = Turn(rank(request))
+        with turn.life:
+            return await self._run_in_turn(request, steps, limit, ends, turn)
+
+    async def _run_in_turn(self, request: Any, steps: Steps[T], limit: float, ends: float, turn: Turn) -> T:
         try:
-            connection, new = await self.source.take(max(0.1, ends - clock.now()), isinstance(request, HURRIED))
+            connection, new = await self.source.take(max(0.1, ends - clock.now()), turn)
         except BaseException as error:
             never_sent(steps)
             if isinstance(error, Broken):
@@ -269,7 +276,7 @@ class SqlTasks:
             return done
         except Broken as error:
             raise broken(error) from (error.__cause__ or error)
-        except Exception as error:
+        except StoreError as error:  # after any other, it may be in the middle of an answer
             good = not new and not isinstance(error, StoreUnavailable)
             raise
         finally:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ... import clock
+from ...bells import ThreadBell
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, ERROR, log
 from ...protocol import ALL, Busy, Steps, T
@@ -27,6 +28,7 @@ from .session import (
     once_it_has_its_turn,
 )
 from .store import Pause
+from .turns import LOOK, Slot, Turn, Turns, rank, standing
 
 READY_WITHIN = 1.0
 """How long the first waiter waits until push is up."""
@@ -54,8 +56,8 @@ class Source(Protocol):
     spare: bool
     """Whether there is one for us however many of its connections are in transactions of the user's."""
 
-    def take(self, limit: float) -> tuple[Connection, bool]:
-        """A connection, and whether it is new to us. Raises Broken, StoreError."""
+    def take(self, limit: float, turn: Turn | None = None) -> tuple[Connection, bool]:
+        """A connection, and whether it is new to us. Raises Broken, StoreError. Only a pool of ours knows turns."""
 
     def give(self, connection: Connection, good: bool) -> None: ...
 
@@ -92,62 +94,109 @@ class Pool:
         self._open = open
         self._size = size
         self._inherited: list[Connection] = []
-        self._idle: list[tuple[float, Connection]] = []
+        self._turns: Turns[Connection] = Turns(size)
         self.after_fork()
 
     def after_fork(self) -> None:
         """The parent's connections are neither used nor closed: a word on them would be the parent's."""
-        self._inherited.extend(connection for _, connection in self._idle)
-        self._idle = []
-        self._lent = 0
-        self._freed = threading.Condition(threading.Lock())
+        self._inherited.extend(slot.connection for slot in self._turns.slots if slot.connection is not None)
+        self._turns = Turns(self._size)
+        self._mutex = threading.RLock()
         self._closed = False
         self._answered = 0.0
 
-    def take(self, limit: float) -> tuple[Connection, bool]:
+    def take(self, limit: float, turn: Turn | None = None) -> tuple[Connection, bool]:
+        turn = turn or standing()
         ends = clock.now() + limit
-        while True:
-            with self._freed:
-                if self._closed:
-                    raise StoreUnavailable("this Locks is closed")
-                if not self._idle and self._lent >= self._size:
-                    if not self._freed.wait(ends - clock.now()) and clock.now() >= ends:
-                        raise NoTurn(self._size, self._answered, limit)
+        bell = ThreadBell()
+        turn.wake = bell.ring
+        refused: Broken | None = None
+        try:
+            with self._mutex:
+                self._turns.join(turn)
+            while True:
+                with self._mutex:
+                    if self._closed:
+                        raise StoreUnavailable("this Locks is closed")
+                    self._turns.serve()
+                    slot = self._turns.slot_of(turn)
+                if slot is None:
+                    left = ends - clock.now()
+                    if left <= 0:
+                        raise NoTurn(self._size, self._answered, limit) from refused
+                    bell.wait(min(left, LOOK[turn.rank]))
                     continue
-                since, connection = self._idle.pop() if self._idle else (0.0, None)
-                self._lent += 1
-            try:
-                if connection is None:
-                    return self._open(max(0.1, ends - clock.now())), True
-                if clock.now() - since < 1.0 or not connection.stale():
-                    return connection, False
-            except BaseException:
-                with self._freed:
-                    self._return()
-                raise
-            self.give(connection, False)
+                try:
+                    return self._ready(slot, ends)
+                except Broken as error:
+                    refused = error
+                    with self._mutex:
+                        if not self._turns.full(turn):
+                            raise
+        except BaseException:
+            with self._mutex:
+                self._turns.leave(turn)
+            raise
+
+    def _ready(self, slot: Slot[Connection], ends: float) -> tuple[Connection, bool]:
+        """The connection of a slot that is ours, and whether it is new."""
+        connection = slot.connection
+        if connection is not None:
+            clean, slot.clean = slot.clean, False
+            if clean and (clock.now() - slot.since < 1.0 or not connection.stale()):
+                return connection, False
+            connection.close()
+            slot.connection = None
+        slot.connection = connection = self._open(max(0.1, ends - clock.now()))
+        return connection, True
 
     def give(self, connection: Connection, good: bool) -> None:
-        with self._freed:
-            kept = good and not self._closed
-            if kept:
-                self._answered = clock.now()
-                self._idle.append((self._answered, connection))
-            self._return()
-        if not kept:
+        slot = self._turns.slot_with(connection)
+        if slot is None:  # a child that was forked meanwhile: it is the parent's
+            return
+        if good:
+            self._answered = slot.since = clock.now()
+            slot.clean = True
+        else:
             connection.close()
-
-    def _return(self) -> None:
-        self._lent -= 1
-        self._freed.notify()
+            slot.connection = None
+        with self._mutex:
+            slot.turn = None
+            self._turns.serve()
+        if self._closed:
+            self._close_idle()
 
     def close(self) -> None:
-        with self._freed:
+        with self._mutex:
             self._closed = True
-            idle, self._idle = self._idle, []
-            self._freed.notify_all()
-        for _, connection in idle:
-            connection.close()
+            for turn in self._turns.waiting():
+                turn.wake()
+        self._close_idle()
+
+    def _close_idle(self) -> None:
+        with self._mutex:
+            idle = list(self._turns.idle())
+        for slot in idle:
+            if slot.connection is not None:
+                slot.connection.close()
+                slot.connection = None
+
+
+class Gate:
+    """An event whose waiters may be interrupted at any point. Once open, it stays open."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._bell = ThreadBell()
+
+    def open(self) -> None:
+        self.is_open = True
+        self._bell.ring()
+
+    def wait(self, seconds: float) -> bool:
+        if not self.is_open and self._bell.wait(seconds):
+            self._bell.ring()  # for the next one
+        return self.is_open
 
 
 class SqlThreads:
@@ -161,11 +210,11 @@ class SqlThreads:
         self._mutex = threading.Lock()
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
-        self._ready = threading.Event()
-        self._settled = threading.Event()
-        self._known = threading.Event()
-        """Set once rings have arrived, or it is sure that for some time none will."""
-        self._closed = threading.Event()
+        self._ready = False
+        self._settled = Gate()
+        self._known = Gate()
+        """Open once rings have arrived, or it is sure that for some time none will."""
+        self._closed = Gate()
         self._trouble = "it is turned off, or this driver has none"
 
     @property
@@ -183,8 +232,13 @@ class SqlThreads:
         except StopIteration as stop:
             known: T = stop.value
             return known
+        turn = Turn(rank(request))
+        with turn.life:
+            return self._run(request, steps, limit, ends, turn)
+
+    def _run(self, request: Any, steps: Steps[T], limit: float, ends: float, turn: Turn) -> T:
         try:
-            connection, new = self.source.take(limit)
+            connection, new = self.source.take(limit, turn)
         except BaseException as error:
             never_sent(steps)
             if isinstance(error, Broken):
@@ -203,7 +257,7 @@ class SqlThreads:
             return done
         except Broken as error:
             raise broken(error) from (error.__cause__ or error)
-        except Exception as error:
+        except StoreError as error:  # after any other, it may be in the middle of an answer
             good = not new and not isinstance(error, StoreUnavailable)
             raise
         finally:
@@ -214,7 +268,7 @@ class SqlThreads:
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
         with self._mutex:
-            if self._closed.is_set():
+            if self._closed.is_open:
                 return False
             if self._thread is None:
                 try:
@@ -232,13 +286,13 @@ class SqlThreads:
         if attempt and listener is not None:
             self._settled.wait(READY_WITHIN)
             listener.stand_by(attempt, busy)
-        return self.session.hears(self._ready.is_set())
+        return self.session.hears(self._ready)
 
     def trouble_listening(self, limit: float) -> str:
         """Why no rings arrive; empty when they do. A connection that broke is tried again, until the limit is over."""
         if not self.listen("", None):
             self._known.wait(limit if self._listener is not None else 0)
-        return "" if self._ready.is_set() else self._trouble
+        return "" if self._ready else self._trouble
 
     def forget(self, attempt: str) -> None:
         self.session.waiters.forget(attempt)
@@ -246,18 +300,17 @@ class SqlThreads:
             self._listener.forget(attempt)
 
     def _listen(self) -> None:
-        listener, closed, ready, settled = self._listener, self._closed, self._ready, self._settled
-        known = self._known
+        listener, closed, settled, known = self._listener, self._closed, self._settled, self._known
         assert listener is not None
 
         def up() -> None:
             # Whatever was called before this moment has not been heard: have everyone look.
-            ready.set()
-            settled.set()
-            known.set()
+            self._ready = True
+            settled.open()
+            known.open()
             self.session.rung(ALL)
 
-        while not closed.is_set():
+        while not closed.is_open:
             pause = RETRY
             try:
                 listener.run(up, self.session.rung)
@@ -267,16 +320,16 @@ class SqlThreads:
                 if isinstance(error, (Deaf, Refused)):
                     pause = RETRY_DEAF  # so it will be for some time
                 if isinstance(error, (Deaf, Refused, StoreNotReady)):
-                    known.set()
+                    known.open()
             except Exception as error:
                 log(ERROR, "the listener stumbled and goes on: %s", error, exc=error)
-            ready.clear()
-            settled.set()
+            self._ready = False
+            settled.open()
             closed.wait(pause)
 
     def close(self) -> None:
         with self._mutex:
-            self._closed.set()
+            self._closed.open()
             listener, thread = self._listener, self._thread
         if listener is not None and thread is not None:
             listener.stop()
