@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from ...errors import StoreNotReady
 from ...findings import ERROR, OK, WARNING, Finding
+from ..fifo import Untrusted, open_folder
 from .store import FORMAT, path_of, refuse_network
 
 
@@ -41,6 +42,12 @@ def _look(path: str) -> Iterator[Finding]:
             return
     with closing(sqlite3.connect(f"file:{quote(path)}?mode=rw", uri=True, timeout=5)) as connection:
         yield from _records(path, connection)
+    try:
+        if os.path.lexists(f"{path}-wake"):
+            os.close(open_folder(f"{path}-wake", os.stat(path)))
+    except (Untrusted, OSError) as error:
+        advice = "stop all who use the database, and remove it; until then waiters poll, and the dead are not noticed"
+        yield Finding(WARNING, "wake-ups", f"{path}-wake is not to be used: {error}", advice)
     if os.stat(path).st_mode & 0o002:
         message = f"every user of this machine may write {path}"
         yield Finding(WARNING, "permissions", message, f"chmod o-w {path}, unless that is what you want")

@@ -202,7 +202,7 @@ class Database:
         self._file = _identity(self.path) if before is None else before  # replaced meanwhile: it will be noticed
         self._check_at = clock.now() + CHECK_EVERY
         if self.bell.fd < 0:
-            self.bell.open(os.stat(self.path).st_mode)
+            self.bell.open(os.stat(self.path))
         self._connection = connection
 
     def _handle(self, request: Any) -> Any:
