@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextvars import Context
-from inspect import getgeneratorlocals
 from typing import Any
 
 import pymongo
@@ -15,7 +14,8 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from ... import clock
 from ...errors import StoreNotReady, StoreUnavailable
 from ...log import DEBUG, log
-from ...protocol import Ask, Busy, Steps, T, await_steps
+from ...protocol import Busy, Steps, T, await_steps
+from ..main_thread import name_of
 from ..waiting import Wake
 from .calls import Listener, MakeWay, Pause
 from .lanes import Lane
@@ -37,16 +37,6 @@ async def _take_turn(lane: Lane, limit: float) -> None:
             await lane.turns.acquire()
     except TimeoutError:
         raise lane.no_turn(limit) from None
-
-
-def _name_of(steps: Steps[Any]) -> str | None:
-    """The one name that an operation of the store is about, told by its arguments.
-
-    None for a listing, and for renewals: a lease that has ended is not renewed, however late or early one comes."""
-    told = getgeneratorlocals(steps)
-    ask = told.get("ask")
-    name = ask.name if isinstance(ask, Ask) else told.get("name")
-    return name if isinstance(name, str) else None
 
 
 async def _until_cancelled(work: Coroutine[Any, Any, None]) -> None:
@@ -138,7 +128,7 @@ class MongoTasks(Listener):
     async def run(self, steps: Steps[T], limit: float) -> T:
         """In a task and a context of its own: cancelling the caller does not tear the connection, and a
         pymongo.timeout() around the caller's code is not about our calls."""
-        if self._cancelled and (before := self._cancelled_of(_name_of(steps))):
+        if self._cancelled and (before := self._cancelled_of(name_of(steps))):
             # What was asked for first happens first, also if nobody waits for it any more. Other names need not care.
             began = clock.now()
             _, pending = await asyncio.wait(before, timeout=limit)
@@ -155,7 +145,7 @@ class MongoTasks(Listener):
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.done():
-                self._cancelled[task] = _name_of(steps)
+                self._cancelled[task] = name_of(steps)
                 task.add_done_callback(self._cancelled_done)
             raise
 

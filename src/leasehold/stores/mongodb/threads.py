@@ -13,6 +13,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from ... import clock
 from ...protocol import Busy, Steps, T, run_steps
+from ..main_thread import MainThread
 from ..waiting import Wake
 from .calls import MAKE_WAY, Listener, MakeWay, Pause
 from .link import CLOSING, is_race, translate
@@ -28,10 +29,15 @@ class MongoThreads(Listener):
 
     def _reset(self) -> None:
         super()._reset()
+        self._main = MainThread(self._link.where)
         self._listener: threading.Thread | None = None
         self._stop = threading.Event()
 
     def run(self, steps: Steps[T], limit: float) -> T:
+        # Of pymongo, an exception out of a signal handler leaves a pool's lock owned, or a connection counted twice.
+        return self._main.run(self._in_turn, steps, limit)
+
+    def _in_turn(self, steps: Steps[T], limit: float) -> T:
         # In a context of its own: a pymongo.timeout() around the caller's code is not about our calls.
         return Context().run(self._run, steps, limit)
 
@@ -98,22 +104,29 @@ class MongoThreads(Listener):
             return False
         self._listening.add(attempt)
         if self._listener is None:
-            with self._mutex:
-                if self._listener is None and not self._stopped:
-                    # Known before it runs: whoever sees that it is up may look for it.
-                    self._listener = threading.Thread(
-                        target=run_steps, args=(self._hear(), self._act), name="leasehold-mongodb", daemon=True
-                    )
-                    try:
-                        self._listener.start()
-                    except RuntimeError:  # no threads are to be had: another time
-                        self._listener = None
+            self._main.do(self._start_listening)
         return self._hears(attempt)
+
+    def _start_listening(self) -> None:
+        with self._mutex:
+            if self._listener is None and not self._stopped:
+                # Known before it runs: whoever sees that it is up may look for it.
+                self._listener = threading.Thread(
+                    target=run_steps, args=(self._hear(), self._act), name="leasehold-mongodb", daemon=True
+                )
+                try:
+                    self._listener.start()
+                except RuntimeError:  # no threads are to be had: another time
+                    self._listener = None
 
     # The end.
 
     def close(self) -> None:
         self._stopped = True
+        self._main.do(self._close)
+        self._main.end()
+
+    def _close(self) -> None:
         self._stop.set()
         with self._mutex:
             listener, self._listener = self._listener, None

@@ -10,6 +10,7 @@ from ... import clock
 from ...errors import StoreError, StoreUnavailable
 from ...protocol import Busy, Steps, T, run_steps
 from ...typed import Any
+from ..main_thread import MainThread
 from .errors import concerns_node, translate
 from .link import Link
 from .requests import Calls, Each, Up
@@ -18,6 +19,7 @@ from .requests import Calls, Each, Up
 class ZooKeeperThreads:
     def __init__(self, link: Link) -> None:
         self.link = link
+        self._main = MainThread(link.where)
 
     @property
     def on_ring(self) -> Callable[..., None]:
@@ -28,6 +30,11 @@ class ZooKeeperThreads:
         self.link.on_ring = function
 
     def run(self, steps: Steps[T], limit: float) -> T:
+        # Of kazoo, an exception out of a signal handler leaves the lock of an answer owned, for which its own thread
+        # then waits for good; and half of what the link notes about a stake undone.
+        return self._main.run(self._run, steps, limit)
+
+    def _run(self, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
 
         def handle(request: Any) -> Any:
@@ -61,13 +68,15 @@ class ZooKeeperThreads:
         return listens(self.link, attempt)
 
     def forget(self, attempt: str) -> None:
-        self.link.watching.forget(attempt)
+        self._main.do(lambda: self.link.watching.forget(attempt))
 
     def after_fork(self) -> None:
+        self._main = MainThread(self.link.where)
         self.link.after_fork()
 
     def close(self) -> None:
-        self.link.close()
+        self._main.do(self.link.close)
+        self._main.end()
 
 
 def begin(link: Link, request: Up | Calls) -> list[Any]:
