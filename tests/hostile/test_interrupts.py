@@ -19,7 +19,7 @@ def test_interrupts_lose_no_lease_and_leave_nothing_behind(
 ) -> None:
     url = url_of(store, request, tmp_path)
     report = run_program(program, url, secrets.token_hex(6), SECONDS, limit=SECONDS + 90)
-    assert report["interrupts"] > 20 * SECONDS
+    assert report["interrupts"] > 5 * SECONDS, "too few to show anything"
     assert report["lost"] is None, f"SAFETY: the lease held all the time was lost: {report}"
     assert report["renews"], f"the keeper does not renew any more: {report}"
     assert report["left"] == [], f"SAFETY: leases leaked: {report}"
