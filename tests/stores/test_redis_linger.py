@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 
@@ -66,9 +67,9 @@ def test_who_is_not_alone_sleeps(redis_server: Redis, namespace: str, monkeypatc
         assert len(awake) == 1
         pool = locks._core.driver._link
         busy = pool._idle[-1]
-        pool._open += 1  # another thread has taken one
+        another = pool_threads.Line(pool._make)
+        pool._alive.add(weakref.ref(another))  # another thread has taken one
         locks.inspect("x")
-        pool._open -= 1
         assert len(awake) == 1
         assert pool._idle == [busy]
 

@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ... import clock
 from ..sockets import hang_up
-from .pool_threads import MOST, Line, Pool
+from .pool_threads import MOST, RESERVED, SLICE, Line, Pool
 from .scripts import Call
 
 RAW = {"NEVER_DECODE": True}
 """redis-py is to leave the bytes of a reply alone, whatever the client was made with."""
+
+
+class Loan:
+    """A connection of a client's pool. It goes back to the pool with the last who knows of it."""
+
+    def __init__(self, pool: Any, connection: Any) -> None:
+        self._pool = pool
+        self._process = os.getpid()
+        self.connection = connection
+
+    def give_back(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None and os.getpid() == self._process:
+            connection.disconnect()
+            self._pool.release(connection)
+
+    __del__ = give_back
+
+
+class BorrowedLine(Line):
+    _loan: Loan | None = None
+
+    def make(self, limit: float) -> None:
+        self._loan = self._make(limit)
+        self.connection = self._loan.connection
+
+    def close(self) -> None:
+        if self._loan is not None:
+            self._loan.give_back()
 
 
 class Borrowed(Pool):
@@ -25,15 +59,46 @@ class Borrowed(Pool):
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        pool = client.connection_pool
+        self._pool = client.connection_pool
+        most = min(MOST + RESERVED, max(1, self._pool.max_connections - 2))
+        super().__init__(self._borrow, most, BorrowedLine)
 
-        class BorrowedLine(Line):
-            def close(self) -> None:
-                self.connection.disconnect()
-                pool.release(self.connection)
+    def after_fork(self) -> None:
+        self._loans: SimpleQueue[Loan | Exception] = SimpleQueue()
+        self._lender: threading.Thread | None = None
+        super().after_fork()
 
-        most = min(MOST, max(1, pool.max_connections - 2))
-        super().__init__(lambda limit: get_connection(pool), most, BorrowedLine)
+    def _borrow(self, limit: float) -> Loan:
+        """Within our limit: the pool may have a longer one of its own, or wait for a server that hangs."""
+        ends = clock.now() + limit
+        while True:
+            if self._loans.empty() and (self._lender is None or not self._lender.is_alive()):
+                self._lender = lender = threading.Thread(target=self._lend, name="leasehold-redis-loan", daemon=True)
+                try:
+                    lender.start()
+                except RuntimeError:  # as when the interpreter exits
+                    self._lend()
+            try:
+                loan = self._loans.get(timeout=max(0.0, min(SLICE, ends - clock.now())))
+            except Empty:
+                if clock.now() >= ends:
+                    raise RedisTimeoutError("the client's pool has not given a connection in time") from None
+                continue
+            if isinstance(loan, Exception):
+                raise loan
+            return loan
+
+    def _lend(self) -> None:
+        try:
+            self._loans.put(Loan(self._pool, get_connection(self._pool)))
+        except Exception as error:
+            self._loans.put(error)
+
+    def hang_up(self) -> None:
+        super().hang_up()
+        with suppress(Empty):
+            while True:
+                self._loans.get_nowait()  # what came too late goes back
 
     def ear(self, channel: str, limit: float) -> Any:
         return ClientEar(self._client, channel, limit)

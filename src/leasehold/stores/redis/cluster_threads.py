@@ -42,7 +42,7 @@ class Cluster:
     def _do(self, request: Question | Pause | Sequence[Parcel], replicas: int = 0) -> Any:
         match request:
             case Question(node, limit):
-                return self._pool(node).ask(SLOTS, limit)
+                return self._pool(node).ask(SLOTS, limit, first=True)
             case Pause(seconds):
                 return time.sleep(seconds)
         return at_once([partial(self._hand_over, parcel, replicas) for parcel in request])

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import select
 import socket
-import struct
-import sys
-import threading
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
+from ...bells import ThreadBell
 from ..sockets import hang_up
 from .errors import is_replica
 from .linger import AWAKE, Linger
@@ -23,6 +23,10 @@ from .wire import Inbox, Incomplete, parse, parse_usual
 
 MOST = 4
 """Connections for calls. More threads than that take turns: a call takes well under a millisecond."""
+RESERVED = 1
+"""One more, for renewals, releases and claims alone: acquires never keep these waiting."""
+SLICE = 0.05
+"""How often who waits for a connection looks whether one was dropped without a word."""
 ASKING = pack((b"ASKING",))
 PLAIN = "SSL: the server answers without TLS"
 _PROBE = 0.3
@@ -56,95 +60,70 @@ def answers_plainly(host: str, port: int) -> bool:
         return False
 
 
-class Limit:
-    """How long a connected socket waits. The kernel's own limit saves a poll before each send and receive."""
-
-    def __init__(self, sock: Any, by_kernel: bool = True) -> None:
-        self.seconds = -1.0
-        self._sock = sock
-        self.by_kernel = by_kernel and type(sock) is socket.socket and sys.platform == "linux"  # TLS needs Python's
-        if self.by_kernel:
-            sock.settimeout(None)
-
-    def set(self, seconds: float) -> None:
-        if seconds == self.seconds:
-            return
-        self.seconds = seconds
-        seconds = max(0.001, seconds)
-        if self.by_kernel:
-            value = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
-        else:
-            self._sock.settimeout(seconds)
-
-
 class Line:
-    """One connection of redis-py."""
+    """One connection of redis-py, which ``make(limit)`` makes. An interrupted caller drops it: it is then collected."""
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
+    def __init__(self, make: Callable[[float], Any]) -> None:
+        self._make = make
+        self.connection: Any = None
         self.used = clock.now()
         """When it was last taken."""
-        self._resp3 = str(connection.protocol) == "3"
 
-    def connect(self) -> None:
+    def make(self, limit: float) -> None:
+        self.connection = self._make(limit)
+
+    def connect(self, limit: float) -> None:
+        self.make(limit)
         connect(self.connection)
-        sock = self.connection._sock
-        self._send, self._receive = sock.sendall, sock.recv
-        self._limit = Limit(sock, by_kernel=not self._resp3)
-        self._linger = Linger() if self._limit.by_kernel else None  # to look costs no more than to receive
-        poll = select.poll()
-        poll.register(sock, select.POLLIN)
-        self._poll = poll.poll
+        self._sock = self.connection._sock
+        self._resp3 = str(self.connection.protocol) == "3"
+        # With TLS there is no way to ask for what has come already.
+        self._linger = Linger() if type(self._sock) is socket.socket and not self._resp3 else None
 
-    def ask(self, payload: bytes, limit: float, alone: bool) -> Any:
+    def ask(self, payload: bytes, ends: float, alone: bool) -> Any:
         """Send one command. Its reply, of which an error is given as an exception. Who is not ``alone`` with its call
         sleeps until it comes: awake it would keep other threads from running."""
-        if limit != self._limit.seconds:
-            self._limit.set(limit)
         if self._resp3:
-            return self._talk_resp3(payload, 1)[0]
+            return self._talk_resp3(payload, 1, ends)[0]
         try:
-            self._send(payload)
+            self._send(payload, ends)
             data = None
             if alone and self._linger is not None and self._linger.worth_it():
                 data = self._stay_awake()
             if data is None:
-                data = self._receive(USUAL)
+                data = self._receive(USUAL, ends)
         except OSError as error:
-            raise self._failed(error, limit) from error
+            raise self._failed(error) from error
         usual = parse_usual(data)
-        return self._read(data, 1, limit)[0] if usual is None else usual
+        return self._read(data, 1, ends)[0] if usual is None else usual
 
     def _stay_awake(self) -> bytes | None:
         """What comes in the next moment. None: nothing has."""
         assert self._linger is not None
-        awake, data = 0.0, None
+        receive, data = self._sock.recv, None
+        self._sock.settimeout(0.0)
+        awake = clock.now() + AWAKE
         while data is None:
             try:
-                data = self._receive(USUAL, socket.MSG_DONTWAIT)
+                data = receive(USUAL)
             except BlockingIOError:
-                awake = awake or clock.now() + AWAKE
                 if clock.now() >= awake:
                     break
         self._linger.went(data is not None)
         return data
 
-    def talk(self, payload: bytes, count: int, limit: float) -> list[Any]:
+    def talk(self, payload: bytes, count: int, ends: float) -> list[Any]:
         """Send, and read so many replies; an error reply is among them as an exception."""
-        if limit != self._limit.seconds:
-            self._limit.set(limit)
         if self._resp3:
-            return self._talk_resp3(payload, count)
+            return self._talk_resp3(payload, count, ends)
         try:
-            self._send(payload)
-            data = self._receive(CHUNK)
+            self._send(payload, ends)
+            data = self._receive(CHUNK, ends)
         except OSError as error:
-            raise self._failed(error, limit) from error
-        return self._read(data, count, limit)
+            raise self._failed(error) from error
+        return self._read(data, count, ends)
 
-    def _read(self, data: bytes, count: int, limit: float) -> list[Any]:
+    def _read(self, data: bytes, count: int, ends: float) -> list[Any]:
         """So many replies, of which ``data`` is the beginning."""
         replies: list[Any] = []
         at = 0
@@ -158,35 +137,60 @@ class Line:
                         replies.append(reply)
                     return replies
                 except Incomplete:
-                    more = self._receive(CHUNK)
+                    more = self._receive(CHUNK, ends)
                     data = data + more if more else b""
         except OSError as error:
-            raise self._failed(error, limit) from error
+            raise self._failed(error) from error
 
-    def _failed(self, error: OSError, limit: float) -> Exception:
+    def _send(self, payload: bytes, ends: float) -> None:
+        self._wait_until(ends)
+        self._sock.sendall(payload)
+
+    def _receive(self, size: int, ends: float) -> bytes:
+        self._wait_until(ends)
+        received: bytes = self._sock.recv(size)
+        return received
+
+    def _wait_until(self, ends: float) -> None:
+        """Python's limit, unlike the kernel's SO_RCVTIMEO, does not start anew when a signal arrives."""
+        left = ends - clock.now()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+
+    def _failed(self, error: OSError) -> Exception:
         if isinstance(error, (TimeoutError, BlockingIOError)):
-            return RedisTimeoutError(f"no answer within {limit:.3g} s")
+            return RedisTimeoutError("no answer in time")
         return RedisConnectionError(f"{type(error).__name__}: {error}")
 
-    def _talk_resp3(self, payload: bytes, count: int) -> list[Any]:
+    def _talk_resp3(self, payload: bytes, count: int, ends: float) -> list[Any]:
         """By redis-py's parser, which also takes in what the server pushes."""
         connection = self.connection
-        connection.send_packed_command((payload,), check_health=False)
         replies: list[Any] = []
-        for _ in range(count):
-            try:
-                replies.append(connection.read_response(disable_decoding=True))
-            except ResponseError as error:
-                replies.append(error)
+        try:
+            self._wait_until(ends)
+            connection.send_packed_command((payload,), check_health=False)
+            for _ in range(count):
+                self._wait_until(ends)
+                try:
+                    replies.append(connection.read_response(disable_decoding=True))
+                except ResponseError as error:
+                    replies.append(error)
+        except OSError as error:
+            raise self._failed(error) from error
         return replies
 
     @property
     def stale(self) -> bool:
         """Whether the server has hung up, or has said something that nobody asked for."""
-        return self.connection._sock is None or bool(self._poll(0))
+        try:
+            return self.connection._sock is None or bool(self.connection.can_read(0))
+        except (RedisError, OSError):
+            return True
 
     def close(self) -> None:
-        self.connection.disconnect()
+        if self.connection is not None:
+            self.connection.disconnect()
 
 
 def unasked(replies: list[Any], calls: int) -> list[Any]:
@@ -195,53 +199,107 @@ def unasked(replies: list[Any], calls: int) -> list[Any]:
     return [asking if isinstance(asking, Exception) else reply for asking, reply in pairs] + replies[2 * calls :]
 
 
-class Lines:
-    """Calls over lines that are taken and given back: our own or borrowed ones."""
+class Turn:
+    """One who waits for a line."""
+
+    __slots__ = ("bell", "line")
+
+    def __init__(self) -> None:
+        self.bell = ThreadBell()
+        self.line: Line | None = None
+
+
+class Pool:
+    """Connections of our own, which ``make(limit)`` makes, unconnected, and the calls over them.
+
+    An exception out of a signal handler may end any thread's call between any two instructions, and a handler may make
+    a call of its own there. So there is no mutex, and no count that must be put back: lines are counted by those that
+    exist, and one that an interrupted call drops is collected, and closed by that.
+    """
+
+    def __init__(self, make: Callable[[float], Any], most: int = MOST + RESERVED, line: type[Line] = Line) -> None:
+        self._make = make
+        self._most = most
+        self._line = line
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        self._idle: list[Line] = []
+        self._alive: set[weakref.ref[Line]] = set()
+        self._first: deque[Turn] = deque()
+        """Who waits for a line to renew, release or claim a lease with: served before all others."""
+        self._others: deque[Turn] = deque()
+        self.closed = False
+
+    def ear(self, channel: str, limit: float) -> Any:
+        return Ear(self._make(limit), channel)
+
+    # Calls.
+
+    def call(self, call: Call, limit: float) -> Any:
+        """Run one call: what nearly all of them are."""
+        ends = clock.now() + limit
+        line = self._take(ends, call.comes_first)
+        try:
+            reply = line.ask(call.ready or call.packed(), ends, self._busy() == 1)
+        except BaseException as error:
+            self._drop(line, error)
+            raise
+        self._give(line)
+        if isinstance(reply, Exception):
+            if isinstance(reply, NoScriptError):
+                return self.send((call,), max(0.001, ends - clock.now()))[0]
+            self.check([reply])
+        return reply
 
     def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
         """Run the calls, in one go; with ``replicas`` the last reply is how many of those have confirmed."""
         return self.check(self.replies(calls, limit, replicas, patience))
 
+    def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
+        """As ``send``, without a count; an error is the reply of the call that it concerns."""
+        return self.replies(calls, limit)
+
     def replies(
         self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0, asking: bool = False
     ) -> list[Any]:
         """As ``send``; an error reply is among the replies."""
+        ends = clock.now() + limit
+        first = all(call.comes_first for call in calls)
         wait = pack((b"WAIT", b"%d" % replicas, b"%d" % max(1, int(patience * 1000)))) if replicas else b""
         count = len(calls) + (replicas > 0)
         if asking:  # a slot that is on its way to a node that may not know the scripts yet
             payload = b"".join([ASKING + pack(call.whole()) for call in calls]) + wait
-            replies = self._exchange(payload, len(calls) + count, limit)
-            return unasked(replies, len(calls))
-        payload = calls[0].packed() if len(calls) == 1 else b"".join([call.packed() for call in calls])
-        payload += wait
-        line, ends = self._take(limit)
+            return unasked(self._exchange(payload, len(calls) + count, ends, first), len(calls))
+        payload = b"".join([call.packed() for call in calls]) + wait
+        line = self._take(ends, first)
         try:
-            replies = line.talk(payload, count, limit if ends is None else ends - clock.now())
+            replies = line.talk(payload, count, ends)
             unknown = [place for place, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if unknown:
                 again = [pack(calls[place].whole()) for place in unknown]
                 if replicas:
                     again.append(wait)
                     unknown.append(count - 1)
-                known = line.talk(b"".join(again), len(again), limit)
+                known = line.talk(b"".join(again), len(again), ends + patience)  # the first WAIT has used it up
                 for place, reply in zip(unknown, known, strict=True):
                     replies[place] = reply
-        except BaseException:
-            self._drop(line)
+        except BaseException as error:
+            self._drop(line, error)
             raise
         self._give(line)
         return replies
 
-    def ask(self, command: Iterable[bytes], limit: float) -> Any:
+    def ask(self, command: Iterable[bytes], limit: float, first: bool = False) -> Any:
         """One plain command."""
-        return self.check(self._exchange(pack(tuple(command)), 1, limit))[0]
+        return self.check(self._exchange(pack(tuple(command)), 1, clock.now() + limit, first))[0]
 
-    def _exchange(self, payload: bytes, count: int, limit: float) -> list[Any]:
-        line, ends = self._take(limit)
+    def _exchange(self, payload: bytes, count: int, ends: float, first: bool) -> list[Any]:
+        line = self._take(ends, first)
         try:
-            replies = line.talk(payload, count, limit if ends is None else ends - clock.now())
-        except BaseException:
-            self._drop(line)
+            replies = line.talk(payload, count, ends)
+        except BaseException as error:
+            self._drop(line, error)
             raise
         self._give(line)
         return replies
@@ -267,140 +325,117 @@ class Lines:
                 raise reply
         return replies
 
-    def _take(self, limit: float) -> tuple[Line, float | None]:
-        """A connected line, and when the limit ends if time has passed meanwhile."""
-        raise NotImplementedError
+    # Lines.
 
-    def _give(self, line: Line) -> None:
-        raise NotImplementedError
+    def _busy(self) -> int:
+        return len(self._alive) - len(self._idle)
 
-    def _drop(self, line: Line) -> None:
-        """It can't be used any more: the server hung up, or a reply was not awaited."""
-        raise NotImplementedError
+    def _room(self, first: bool) -> int:
+        """How many lines may be in use by such calls. The last is kept for those that come first."""
+        return self._most if first else max(1, self._most - RESERVED)
 
-    def hang_up(self) -> None:
-        """Close what is idle: the next call connects anew, to whatever is the primary then."""
-        raise NotImplementedError
+    def _take(self, ends: float, first: bool) -> Line:
+        """A connected line, which is the caller's alone until it is given back or dropped."""
+        line = self._take_idle(first) or self._take_new(ends, first)
+        return line or self._wait(ends, first)
 
-
-class Pool(Lines):
-    """Connections of our own, which ``make(limit)`` makes, unconnected."""
-
-    def __init__(self, make: Callable[[float], Any], most: int = MOST, line: type[Line] = Line) -> None:
-        self._make = make
-        self._most = most
-        self._line = line
-        self.after_fork()
-
-    def after_fork(self) -> None:
-        self._idle: list[Line] = []
-        self._open = 0
-        self._queued = 0
-        self._turn = threading.Condition()
-        self.closed = False
-
-    def ear(self, channel: str, limit: float) -> Any:
-        return Ear(self._make(limit), channel)
-
-    def call(self, call: Call, limit: float) -> Any:
-        """Run one call, over a line that was in use a moment ago: what nearly all are. Nothing is done here that such
-        a one does not need."""
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            return self.send((call,), limit)[0]
-        now = clock.now()
-        if now - line.used > FRESH:
-            self._give(line)
-            return self.send((call,), limit)[0]
-        line.used = now
-        try:
-            reply = line.ask(call.ready or call.packed(), limit, len(self._idle) == self._open - 1)
-        except BaseException:
-            self._drop(line)
-            raise
-        self._give(line)
-        if isinstance(reply, Exception):
-            if isinstance(reply, NoScriptError):
-                return self.send((call,), limit)[0]
-            self.check([reply])
-        return reply
-
-    def _take(self, limit: float) -> tuple[Line, float | None]:
-        try:
-            line = self._idle.pop()
-        except IndexError:
-            return self._wait(limit)
-        now = clock.now()
-        if now - line.used > FRESH and line.stale:
-            self._drop(line)
-            return self._wait(limit)
-        line.used = now
-        return line, None
-
-    def _wait(self, limit: float) -> tuple[Line, float]:
-        ends = clock.now() + limit
-        with self._turn:
-            self._queued += 1
+    def _take_idle(self, first: bool) -> Line | None:
+        while self._busy() < self._room(first):
             try:
-                while not self._idle and self._open >= self._most:
-                    if not self._turn.wait(max(0.0, ends - clock.now())):
-                        raise RedisTimeoutError(f"all {self._most} connections have been busy for too long")
-                if self.closed:
-                    raise RedisConnectionError("this Locks is closed")
-                if self._idle:
-                    return self._idle.pop(), ends
-                self._open += 1
-            finally:
-                self._queued -= 1
-        try:
-            line = self._line(self._make(max(0.001, ends - clock.now())))
-            try:
-                line.connect()
-            except BaseException:  # redis-py tidies up after its own errors alone
-                line.close()
-                raise
-        except BaseException:
-            self._closed_one()
-            raise
-        return line, ends
+                line = self._idle.pop()
+            except IndexError:
+                return None
+            now = clock.now()
+            if now - line.used <= FRESH or not line.stale:
+                line.used = now
+                return line
+            self._drop(line, None)
+        return None
 
-    def _give(self, line: Line) -> None:
-        idle = self._idle
-        idle.append(line)
-        if self._queued or self.closed or len(idle) > 1:
-            self._given(line)
-
-    def _given(self, line: Line) -> None:
-        """Whoever waits for a line is woken; what nobody needs is closed."""
-        idle = self._idle
-        if self._queued:
-            with self._turn:
-                self._turn.notify()
-        elif len(idle) > 1 and line.used - idle[0].used > SURPLUS:
-            self._trim()
+    def _take_new(self, ends: float, first: bool) -> Line | None:
         if self.closed:
-            self.hang_up()
+            raise RedisConnectionError("this Locks is closed")
+        if self._busy() >= self._room(first):
+            return None
+        line = self._line(self._make)
+        try:
+            self._alive.add(weakref.ref(line, self._alive.discard))
+            if self._busy() > self._room(first):  # another thread was faster
+                self._close(line)
+                return None
+            line.connect(max(0.001, ends - clock.now()))
+        except BaseException:
+            self._close(line)  # redis-py tidies up after its own errors alone
+            raise
+        return line
 
-    def _drop(self, line: Line) -> None:
+    def _wait(self, ends: float, first: bool) -> Line:
+        """Until another gives a line back. Nobody may tell that one was collected: so look every now and then."""
+        turn, queue = Turn(), self._first if first else self._others
+        queue.append(turn)
+        try:
+            while True:
+                line = turn.line or self._take_idle(first) or self._take_new(ends, first)
+                if line is not None:
+                    turn.line = None if line is turn.line else turn.line
+                    line.used = clock.now()
+                    return line
+                left = ends - clock.now()
+                if left <= 0:
+                    raise RedisTimeoutError(f"all {self._room(first)} connections have been busy for too long")
+                turn.bell.wait(min(left, SLICE))
+        finally:
+            with suppress(ValueError, IndexError):
+                queue.remove(turn)
+            if turn.line is not None:
+                self._give(turn.line)
+
+    def _give(self, line: Line) -> None:
+        self._idle.append(line)
+        if self._first or self._others:
+            self._hand_over()
+        elif self.closed:
+            self.hang_up()
+        elif len(self._idle) > 1 and line.used - self._idle[0].used > SURPLUS:
+            self._trim()
+
+    def _hand_over(self) -> None:
+        """Give what is free to those who have waited longest: who has just come must not be faster."""
+        for queue in self._first, self._others:
+            while queue and self._busy() < self._room(queue is self._first):
+                try:
+                    turn = queue.popleft()
+                except IndexError:
+                    break
+                try:
+                    turn.line = self._idle.pop()
+                except IndexError:
+                    queue.appendleft(turn)  # it may make one
+                turn.bell.ring()
+                if turn.line is None:
+                    return
+
+    def _drop(self, line: Line, error: BaseException | None) -> None:
+        """It can't be used any more: the server hung up, or a reply was not awaited."""
+        self._close(line)
+        if error is None or isinstance(error, (RedisError, OSError)):
+            self.hang_up()  # the others are no better
+
+    def _close(self, line: Line) -> None:
+        self._alive.discard(weakref.ref(line))
         line.close()
-        self._closed_one()
-        self.hang_up()  # the others are no better
+        if self._first or self._others:
+            self._hand_over()
 
     def _trim(self) -> None:
         try:
             line = self._idle.pop(0)
         except IndexError:
             return  # another thread was faster
-        line.close()
-        self._closed_one()
-
-    def _closed_one(self) -> None:
-        with self._turn:
-            self._open -= 1
-            self._turn.notify()
+        self._close(line)
 
     def hang_up(self) -> None:
+        """Close what is idle: the next call connects anew, to whatever is the primary then."""
         while self._idle:
             self._trim()
 
@@ -417,7 +452,6 @@ class Ear:
         self._inbox = Inbox(channel.encode())
         try:
             connect(connection)
-            self._limit = Limit(connection._sock)
             connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
             if self.read(connection.socket_timeout) is None:
                 raise RedisTimeoutError("no answer to SUBSCRIBE")
@@ -427,10 +461,10 @@ class Ear:
 
     def read(self, seconds: float) -> bytes | None:
         """What was published; empty for a sign of life; None when there was nothing for so long."""
-        self._limit.set(seconds)
-        sock = self._connection._sock
+        sock, ends = self._connection._sock, clock.now() + seconds
         while (payload := self._inbox.take()) is None:
             try:
+                sock.settimeout(max(0.001, ends - clock.now()))
                 self._inbox.add(sock.recv(CHUNK))
             except (TimeoutError, BlockingIOError):
                 return None

@@ -41,6 +41,13 @@ class Call(NamedTuple):
     args: tuple[bytes, ...]
     ready: bytes = b""
     """``short`` as it goes over the wire, where it was put together of prepared parts."""
+    claims: bool = False
+    """Whether it is of one who waits, and may have been granted the lease."""
+
+    @property
+    def comes_first(self) -> bool:
+        """Whether it keeps, ends or claims a lease: it never waits for a connection behind new acquires."""
+        return self.claims or self.script in FIRST
 
     def short(self) -> tuple[bytes, ...]:
         """The command, with the script's hash."""
@@ -71,7 +78,7 @@ class Form:
         ready = self._start
         for arg in args:
             ready += b"$%d\r\n%b\r\n" % (len(arg), arg)
-        return Call._make((self._script, self._keys, args + self._rest, ready + self._end))
+        return Call._make((self._script, self._keys, args + self._rest, ready + self._end, False))
 
 
 _RECORD = ("fields", "record")
@@ -86,6 +93,7 @@ LOOK_FOR = Script("fields", "seen", "soon", "look_for")
 RAISE = Script(*_ENTRY, "raise")
 RENEW = Script("fields", "renew")
 VOTE = Script(*_RECORD, "grant", "vote")
+FIRST = frozenset((RENEW, RELEASE, ABANDON))
 READ_NOTE = Script("read_note")
 WRITE_NOTE = Script(*_RECORD, "write_note")
 ALL = (ACQUIRE, ACQUIRE_ALL, RELEASE, ABANDON, INTERRUPT, LOOK, LOOK_FOR, RAISE, RENEW, VOTE, READ_NOTE, WRITE_NOTE)

@@ -8,6 +8,7 @@ alone has no expiry. ``record.lua`` and ``read_note.lua`` say what is in them. T
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -54,6 +55,7 @@ F = TypeVar("F")
 
 PREFIX = b"leasehold:{"
 CHANNEL = "leasehold:session:"
+ATTEMPT = re.compile(rb"[0-9A-Za-z_-]{1,64}")
 _OUTCOMES = {1: RENEWED, 0: GONE, -1: BROKEN}
 _LISTINGS = 4
 """How many listings can be under way at once without starting over."""
@@ -115,7 +117,7 @@ class RedisStore:
         self._releases: dict[str, Form] = {}
         # By attempt, the number of the last try that got no answer: it may yet arrive (mark.lua).
         self._unanswered: dict[str, int] = {}
-        self._push = b"2" if quorum else b"0" if replicas else b"1"
+        self._push = b"2" if quorum else b"0"
 
     def begin(self, session: bytes) -> None:
         """Rings go there from now on: for a driver, when it is made, and in a forked child, where nobody waits."""
@@ -145,6 +147,8 @@ class RedisStore:
         call = form.call(ask.attempt.encode())
         if self._unanswered and ask.heir is None and (late := self._unanswered.get(ask.attempt)) is not None:
             call = Call(ACQUIRE, call.keys, (*call.args, b"%d" % (late + 1)))
+        if waiter is not None:
+            call = call._replace(claims=True)
         sent = clock.now()
         try:
             reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
@@ -159,7 +163,10 @@ class RedisStore:
                 _, at, now, soon, left, *fields = reply
                 holder = read_holding(ask.name, fields) if fields else None
                 place = None if at < 0 else at
-                busy = Busy(holder, place, None if left < 0 else left / SECOND, (), now, soon / SECOND or None)
+                look = soon / SECOND or None
+                if waiter is not None and waiter.leads and left >= 0:
+                    look = left / SECOND + 0.001  # those before it are dead: it looks in their place, and not later
+                busy = Busy(holder, place, None if left < 0 else left / SECOND, (), now, look)
                 if place is not None:
                     self.waiters[ask.attempt] = Waiter(ask, self._slot(ask.name), busy, sent)
                 else:
@@ -377,15 +384,10 @@ def _soonest(crowd: list[Waiter]) -> list[Waiter]:
     return by_time[: -(-due // _AT_ONCE) * _AT_ONCE]
 
 
-def read_ring(payload: bytes) -> tuple[str, Grant | Busy | None]:
-    """What a push says: which attempt it is for, and what it brings."""
-    words = payload.split()
-    attempt = words[0].decode()
-    if len(words) == 4 and words[1] == b"granted":
-        return attempt, Grant(int(words[2]), at=int(words[3]))
-    if len(words) == 3 and words[1] == b"next":  # of those that may be before it, nobody was heard
-        return attempt, Busy(None, 0, int(words[2]) / SECOND)
-    return attempt, None
+def read_ring(payload: bytes) -> tuple[str | None, bool]:
+    """Which attempt a push calls, None when it is not one of ours; and whether nobody before it was heard."""
+    attempt, _, news = payload.partition(b" ")
+    return attempt.decode() if ATTEMPT.fullmatch(attempt) else None, news.startswith(b"next ")
 
 
 def read_holding(name: str, fields: Sequence[Any]) -> Holding:

@@ -9,12 +9,13 @@ from typing import Any, Protocol
 
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import WARNING, log
-from ...protocol import Busy, Grant, Steps, T
+from ...protocol import Busy, Steps, T
 from ..waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
 from .store import CHANNEL, Confirmed, Each, Keys, Many, RedisStore, read_ring
 from .threads import CONNECT_LIMIT, HEARTBEAT, RedisThreads, confirmed
+from .waiter import call_waiter
 
 
 class Link(Protocol):
@@ -172,9 +173,11 @@ class RedisTasks:
         for attempt in (*self._waiting, ""):
             self._ring(attempt)
 
-    def _ring(self, attempt: str, news: Grant | Busy | None = None) -> None:
-        self._store.waiters.ring(attempt)
-        self.on_ring(attempt, news)
+    def _ring(self, attempt: str | None, leads: bool = False) -> None:
+        """As in ``threads``."""
+        if attempt is not None:
+            call_waiter(self._store.waiters, attempt, leads)
+            self.on_ring(attempt)
 
     async def close(self) -> None:
         self._closed = True

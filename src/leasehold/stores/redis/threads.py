@@ -7,26 +7,20 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from redis.exceptions import ConnectionError as RedisConnectionError
-
-from ... import clock
 from ...bells import ThreadBell
 from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
-from ...protocol import Busy, Grant, Steps, T
+from ...protocol import Busy, Steps, T
 from ..listening import start_thread
 from ..waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
 from .store import CHANNEL, Confirmed, Each, Keys, Many, RedisStore, read_ring
+from .waiter import call_waiter
 
 HEARTBEAT = 2.5
 """A listener that has heard nothing for so long asks whether the server is still there."""
 CONNECT_LIMIT = 2.0
-OWN_EAR = 0.1
-"""How long a waiter listens by itself at a time. What else may ring its bell is noticed after that."""
-GIVE_WAY = 0.05
-"""For so long after news the listener leaves the ear to whoever waits next. So much later a break may be heard."""
 
 
 class Link(Protocol):
@@ -62,14 +56,8 @@ class RedisThreads:
         self._ear: Any = None
         self._up = False
         self._waiting: set[str] = set()
-        # Who waits listens by itself, if nobody else does: then no other thread has to be woken first, which takes
-        # longer than all the rest. The listener does it for those who sleep on their bells, and when nobody waits.
-        self._listening = threading.Lock()
-        self._asleep: set[ThreadBell] = set()
-        self._turn = ThreadBell()
-        self._heard = 0.0
-        self._deaf = False
-        self._closed = threading.Event()
+        self._closed = False
+        self._over = ThreadBell()
 
     def after_fork(self) -> None:
         self._reset()
@@ -116,7 +104,7 @@ class RedisThreads:
             self._waiting.add(attempt)
         if self._thread is None:
             with self._mutex:
-                if self._thread is None and not self._closed.is_set():
+                if self._thread is None and not self._closed:
                     self._thread = start_thread(self._listen, "leasehold-redis")
         return self._up
 
@@ -125,114 +113,57 @@ class RedisThreads:
         self._store.waiters.pop(attempt, None)
 
     def _listen(self) -> None:
-        closed, pause, away = self._closed, 0.05, False
+        pause, away = 0.05, False
         channel = CHANNEL + self._store.session.decode()
-        while not closed.is_set():
+        while not self._closed:
             try:
                 self._ear = ear = self._link.ear(channel, CONNECT_LIMIT)
                 try:
-                    self._up, self._deaf, pause, away = True, False, 0.05, False
                     self._ring_all()  # what was published before we listened
+                    self._up, pause, away = True, 0.05, False
                     self._hear(ear)
                 finally:
                     self._up, self._ear = False, None
-                    with self._listening:
-                        ear.close()
+                    ear.close()
             except DRIVER_ERRORS as error:
-                if not closed.is_set() and not away:
+                if not self._closed and not away:
                     away = True  # said once, however long it takes
                     log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
             except Exception as error:
                 log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
-            if not closed.is_set():
+            if not self._closed:
                 self._ring_all()  # from now on they have to poll
-            closed.wait(pause)
+            self._over.wait(pause)
             pause = min(pause * 2, 1.0)
 
     def _hear(self, ear: Any) -> None:
-        asked = float("inf")
-        while not self._closed.is_set():
-            if self._gives_way():
-                self._turn.wait(GIVE_WAY)
-                continue
-            with self._listening:
-                if self._deaf:
-                    raise RedisConnectionError("it was lost, or left in the middle of a message")
-                if self._gives_way():
-                    continue
-                heard = self._take_in(ear, HEARTBEAT)
-            if heard or self._heard > asked:
-                asked = float("inf")
-            elif asked != float("inf"):
+        asked = False
+        while not self._closed:
+            payload = ear.read(HEARTBEAT)
+            if payload:
+                self._ring(*read_ring(payload))
+            elif payload is None and asked:
                 raise StoreUnavailable("the server does not answer")
-            else:
-                asked = clock.now()
+            elif payload is None:
                 ear.ping()
-
-    def _gives_way(self) -> bool:
-        if self._deaf or clock.now() - self._heard >= GIVE_WAY:
-            return False
-        return not any(bell.silent for bell in tuple(self._asleep))
-
-    def _take_in(self, ear: Any, seconds: float) -> bool:
-        """Hear what is pushed, and ring for it. False when there was nothing for so long."""
-        payload = ear.read(seconds)
-        if payload is None:
-            return False
-        self._heard = clock.now()
-        if payload:
-            self._ring(*read_ring(payload))
-        return True
-
-    def await_push(self, bell: ThreadBell, seconds: float | None) -> bool:
-        """Sleep until the bell rings, as its ``wait`` does."""
-        if (seconds is None or seconds > OWN_EAR) and self._listening.acquire(blocking=False):
-            began = clock.now()
-            try:
-                if self._hear_alone(bell, began + OWN_EAR):
-                    return True
-            finally:
-                self._listening.release()
-            if seconds is not None:
-                seconds -= clock.now() - began
-        self._asleep.add(bell)
-        self._turn.ring()
-        try:
-            return bell.wait(seconds)
-        finally:
-            self._asleep.discard(bell)
-
-    def _hear_alone(self, bell: ThreadBell, ends: float) -> bool:
-        """Listen until the bell rings; False when it has not, and others are to listen."""
-        ear = self._ear
-        if ear is None or self._deaf:
-            return False
-        try:
-            while not bell.rang():
-                if not self._take_in(ear, OWN_EAR) or self._heard >= ends:
-                    return bell.rang()
-            return True
-        except BaseException as error:  # it is lost; or a KeyboardInterrupt, say, and part of a message may be
-            self._deaf = True
-            self._turn.ring()  # the listener sees to it
-            if isinstance(error, DRIVER_ERRORS):
-                return False
-            raise
+            asked = payload is None
 
     def _ring_all(self) -> None:
         """Whoever waits is to ask again, and what is held is to be looked at."""
         for attempt in (*self._waiting, ""):
             self._ring(attempt)
 
-    def _ring(self, attempt: str, news: Grant | Busy | None = None) -> None:
-        self._store.waiters.ring(attempt)
-        self.on_ring(attempt, news)
+    def _ring(self, attempt: str | None, leads: bool = False) -> None:
+        """Whoever is called asks the store: anybody may publish on our channel, so nothing that it says is believed."""
+        if attempt is not None:
+            call_waiter(self._store.waiters, attempt, leads)
+            self.on_ring(attempt)
 
     def close(self) -> None:
-        self._closed.set()
+        self._closed = True
         with self._mutex:
             thread, ear = self._thread, self._ear
-        self._turn.ring()
+        self._over.ring()
         if ear is not None:
             ear.wake()
         self._link.close()

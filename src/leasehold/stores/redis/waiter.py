@@ -16,12 +16,14 @@ SLOWLY = 0.05
 class Waiter:
     """One attempt in the queue of its name. Times are local ones."""
 
-    __slots__ = ("_known", "ask", "due", "rung", "slot")
+    __slots__ = ("_known", "ask", "due", "leads", "rung", "slot")
 
     def __init__(self, ask: Ask, slot: int, reply: Busy, sent: float) -> None:
         self.ask = ask
         self.slot = slot
         self.rung = False
+        self.leads = False
+        """Whether it was told that nobody who may be before it was heard."""
         self.tell(reply, sent)
         self.due = self.until()
         """When it asks again unless it is called."""
@@ -73,3 +75,11 @@ class Waiter:
 
 
 Waiters = waiting.Waiters[Waiter]
+
+
+def call_waiter(waiters: Waiters, attempt: str, leads: bool) -> None:
+    """It was called by a push, and will ask for itself."""
+    waiter = waiters.get(attempt)
+    if waiter is not None:
+        waiter.leads = leads
+    waiters.ring(attempt)
