@@ -216,7 +216,8 @@ class Asking(Reading):
     def _granted(self, ask: Ask, token: int, lease: int, since: float) -> Grant:
         shared = self.sessions.is_shared(lease)
         until = since + ask.ttl / SECOND
-        self.sessions.holds(Held(ask.name, ask.attempt, token, lease, shared, ask.rest, since, until, until))
+        terms = (since, until, until, clock.now())
+        self.sessions.holds(Held(ask.name, ask.attempt, token, lease, shared, ask.rest, *terms))
         return Grant(token, since=since)
 
     def _inherit(self, ask: Ask, heir: tuple[str, int]) -> Steps[Reply]:

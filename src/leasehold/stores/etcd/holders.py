@@ -26,6 +26,8 @@ class Held(NamedTuple):
     since: float
     until: float
     promised: float
+    granted: float = 0.0
+    """When that was answered: not before the grant, from which ``min_hold`` counts."""
 
 
 class Holders:

@@ -96,6 +96,8 @@ class Sessions(Holders):
         """Attempts with leases of their own."""
         self._asked: dict[int, float] = {}
         """Leases that may have been granted, but nobody has heard; and when they will have run out if they were."""
+        self.rests: list[tuple[float, int]] = []
+        """Leases that the driver is to end, and when: see ``EtcdStore.end_rest``."""
         self._ends: dict[int, tuple[float, float]] = {}
         """Leases of others: when they end, and when we were told."""
 

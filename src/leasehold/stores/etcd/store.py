@@ -19,6 +19,8 @@ from .permit import HELD, RESTING, VERSION, Permit, read_permit
 from .renewing import Renewing
 from .wire import CREATE, EQUAL, MOD, compare, delete, get, put
 
+SHORT = 5.0
+"""A rest of fewer seconds is ended by its process: etcd's leases are of whole seconds, two at the least."""
 FOLLOWED_AFTER = 1.0
 """Most leases are over by then, and need no watch."""
 
@@ -35,7 +37,7 @@ class EtcdStore(Renewing):
         if held is None or held.rest:
             holder = yield from self._holder(name, attempt)
             if holder is not None and holder.rest:
-                rest = holder.rest / SECOND - (clock.now() - held.since if held else 0.0)
+                rest = holder.rest / SECOND - (clock.now() - held.granted if held else 0.0)
         given = yield from self._delete(name, attempt, token, rest)
         if held is not None:
             self.sessions.forget(attempt)
@@ -98,6 +100,10 @@ class EtcdStore(Renewing):
         """Give up what keeps our holders and waiters alive: all of them are gone, but for what was offered."""
         yield from self.sessions.end()
 
+    def end_rest(self, lease: int) -> Steps[None]:
+        """The min_hold of what was released is over, and the lease that kept its name is not."""
+        yield from self.sessions.revoke(lease)
+
     def held_alone(self) -> dict[str, Watch]:
         """By attempt: what we have held for a while on a lease of its own, and the deletion that would end it."""
         before, epoch = clock.now() - FOLLOWED_AFTER, self._epoch
@@ -114,13 +120,17 @@ class EtcdStore(Renewing):
         start = self.holders_of(name)[0]
         key = start + attempt.encode()
         changes = [delete(key)]
+        ends = clock.now() + rest
         if rest > 0:
             lease = yield from self.sessions.for_rest(name, attempt, rest)
             holder = yield from self._holder(name, attempt)
             if holder is not None:
                 changes.append(put(start + b"~" + attempt.encode(), holder.resting().dump(), lease))
         result = wire.read_txn((yield wire.txn([compare(EQUAL, CREATE, key, max(0, token - epoch))], changes, [])))
-        return result.succeeded and token > epoch
+        given = result.succeeded and token > epoch
+        if given and len(changes) > 1 and rest < SHORT:
+            self.sessions.rests.append((ends, lease))
+        return given
 
     def _interrupt(self, holder: Permit, force: bool) -> Steps[bool]:
         """Mark or remove one holder, and call it. False when it has changed meanwhile."""

@@ -49,6 +49,7 @@ class EtcdTasks:
         self._ear: Any = None
         self._watches = Watches(self._store)
         self._waiting: set[str] = set()
+        self._resting: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def after_fork(self) -> None:
@@ -65,11 +66,26 @@ class EtcdTasks:
             return await self._link.send(request, left * request.share)
 
         try:
-            return await await_steps(steps, send)
+            result = await await_steps(steps, send)
+            if self._store.sessions.rests:
+                self._end_rests()
+            return result
         except StoreError:
             raise
         except DRIVER_ERRORS as error:
             raise translate(error, self._where) from error
+
+    def _end_rests(self) -> None:
+        self._resting = {each for each in self._resting if not each.done()}
+        while rests := self._store.sessions.rests:
+            self._resting.add(asyncio.ensure_future(self._end_rest(*rests.pop())))
+
+    async def _end_rest(self, ends: float, lease: int) -> None:
+        await asyncio.sleep(max(0.0, ends - clock.now()))
+        try:
+            await self.run(self._store.end_rest(lease), CONNECT_LIMIT)
+        except StoreError:
+            pass  # it runs out
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         if self._at_exit is None:
@@ -160,9 +176,11 @@ class EtcdTasks:
 
     async def close(self) -> None:
         self._closed = True
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.wait({self._listener}, timeout=1.0)
+        ending = {each for each in (self._listener, *self._resting) if each is not None}
+        for task in ending:
+            task.cancel()
+        if ending:
+            await asyncio.wait(ending, timeout=1.0)
         try:
             await self.run(self._store.farewell(), FAREWELL)
         except StoreError:

@@ -61,6 +61,7 @@ class EtcdThreads:
         self._waiting: set[str] = set()
         self._halfway = False
         """Whether a thread is at the watches, or was interrupted there: then the listener begins anew with them."""
+        self._timers: list[threading.Timer] = []
         self._closed = False
         self._end = ThreadBell()
 
@@ -79,13 +80,33 @@ class EtcdThreads:
             return self._link.send(call, left * call.share)
 
         try:
-            return run_steps(steps, answer)
+            result = run_steps(steps, answer)
+            if self._store.sessions.rests:
+                self._end_rests()
+            return result
         except StoreError:
             raise
         except DRIVER_ERRORS as error:
             raise translate(error, self._where) from error
         finally:
             steps.close()  # at once, also when a KeyboardInterrupt went past it
+
+    def _end_rests(self) -> None:
+        while rests := self._store.sessions.rests:
+            ends, lease = rests.pop()
+            timer = threading.Timer(max(0.0, ends - clock.now()), self._end_rest, (lease,))
+            timer.name, timer.daemon = "leasehold-etcd-rest", True
+            self._timers = [each for each in self._timers if each.is_alive()] + [timer]
+            try:
+                timer.start()
+            except RuntimeError:
+                pass  # no thread can be started: then it runs out
+
+    def _end_rest(self, lease: int) -> None:
+        try:
+            self.run(self._store.end_rest(lease), CONNECT_LIMIT)
+        except StoreError:
+            pass  # it runs out
 
     # Listening.
 
@@ -207,6 +228,8 @@ class EtcdThreads:
     def close(self) -> None:
         self._closed = True
         self._end.ring()
+        for timer in self._timers:
+            timer.cancel()
         with self._mutex:
             thread, ear = self._thread, self._ear
         if ear is not None:
