@@ -63,7 +63,7 @@ def callees(call: object) -> Iterator[tuple[str, str, Grant | Busy | None]]:
 
     Who is next after one that was granted it is told so: that one has a first term, from then on."""
     at, *each = call.split(" ") if isinstance(call, str) else [""]
-    called = [found.groups() for one in each if (found := _CALLED.fullmatch(one))] if at.isdecimal() else []
+    called = [found.groups() for one in each if (found := _CALLED.fullmatch(one))] if _AT.fullmatch(at) else []
     granted = any(token for _, _, token in called)
     for session, attempt, token in called:
         now = int(at) * 1000
@@ -73,7 +73,8 @@ def callees(call: object) -> Iterator[tuple[str, str, Grant | Busy | None]]:
             yield session, attempt, Busy(None, 0, FIRST_TERM, now=now) if granted else None
 
 
-_CALLED = re.compile("([^/]*)/([^/]*)/([0-9]*)")
+_AT = re.compile("[0-9]{1,15}")
+_CALLED = re.compile("([^/]*)/([^/]*)/([0-9]{0,19})")
 
 
 class Listener:

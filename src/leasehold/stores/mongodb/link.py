@@ -223,7 +223,12 @@ class Access:
 
     def find_page(self, prefix: str, after: str, most: int) -> Any:
         first = {"$gt": self.id(after)} if after >= prefix else {"$gte": self.id(prefix)}
-        names = {"_id": {**first, "$lt": {**self.id(prefix), "name": beyond(prefix)}}, "holders.0": {"$exists": True}}
+        names = {
+            "_id": {**first, "$lt": {**self.id(prefix), "name": beyond(prefix)}},
+            "_id.name": {"$type": "string"},
+            "$expr": {"$eq": ["$_id", {"ns": "$_id.ns", "name": "$_id.name"}]},  # ours have no more in it
+            "holders.0": {"$exists": True},
+        }
         return self.leases.find(names, sort={"_id": 1}, limit=most, **LOOK).to_list()
 
 
@@ -272,6 +277,15 @@ def beyond(prefix: str) -> str | list[Any]:
         if last < 0x10FFFF:
             return prefix + chr(0xE000 if last == 0xD7FF else last + 1)  # surrogates are no text
     return []  # arrays sort after all text
+
+
+def changed_of_some(error: BulkWriteError, asked: int) -> int:
+    """How many documents have changed of several, though others could not be: one bad record does not fail them all.
+    Raises the error where that may be about all of them."""
+    details = error.details or {}
+    if details.get("writeConcernErrors") or len(details.get("writeErrors", ())) >= asked:
+        raise error
+    return int(details.get("nModified", 0))
 
 
 def new_session() -> str:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from types import NoneType
+from typing import Any
 
 from ...errors import StoreNotReady, StoreUnavailable
+from ...log import WARNING, log
 from ...policy import FIRST_TERM
 from ...protocol import BROKEN, GONE, RENEWED, Busy, Holding
+from ..foreign import MOST_PERMITS, MOST_TIME, MOST_TOKEN, is_count, is_data
 from .requests import Document
-from .stages import FORMAT, GRANTED, HELD, INTERRUPTED
+from .stages import FORMAT, GRANTED, HELD, INTERRUPTED, RESTING, WAITING
 from .waiting import grace
 
 
@@ -54,7 +58,7 @@ def outcome(name: str, found: tuple[Document, datetime] | None, mark: str) -> st
 
 def standings(name: str, attempts: Iterable[str], document: Document | None) -> Iterator[Busy | None]:
     """How each stands that waits; None when it has to ask: it may be its turn, or it clears away what has expired."""
-    if document is None or document.get("format", FORMAT) > FORMAT:
+    if document is None:  # or it is not to be read: who asks for itself is told why
         for _ in attempts:
             yield None
         return
@@ -92,22 +96,96 @@ def _grace(holder: Document) -> float:
     return grace(holder["ttl"] / 1000) if renewed and holder["state"] == HELD else 0.0
 
 
-def holdings(document: Document) -> Iterator[Holding]:
-    check_format(document)
+def holdings(name: str, document: Document) -> Iterator[Holding]:
     found = {**document, "waiters": len(document["queue"])}
     for holder in document["holders"]:
-        yield holding(document["_id"]["name"], holder, found)
+        yield holding(name, holder, found)
 
 
 def holding(name: str, one: Document, document: Document) -> Holding:
     now, waiters = document["now"], document["waiters"]
     age, left = (now - one["acquired"]).total_seconds(), (one["expires"] - now).total_seconds()
-    return Holding(name, one["attempt"], one["owner"], one["kind"], one["data"], int(one["token"]), age, left, waiters)
+    data: str | None = one.get("data")
+    return Holding(name, one["attempt"], one["owner"], one["kind"], data, int(one["token"]), age, left, waiters)
 
 
-def check_format(document: Document) -> None:
-    if document.get("format", FORMAT) > FORMAT:
+def check(name: str, document: Document) -> Document:
+    """The document, if all that is read of it has the form that leasehold writes. Raises StoreNotReady about the name.
+
+    Nobody is granted anything by a record that does not pass: its tokens may not rise, its permits not add up."""
+    if is_newer(document):
         raise StoreNotReady(
-            f"the record of {document['_id']['name']!r} has format {document['format']}, and this leasehold knows "
-            f"{FORMAT}: it was written by a newer one; upgrade this one"
+            f"the record of {name!r} has format {document['format']}, and this leasehold knows {FORMAT}: it was "
+            "written by a newer one; upgrade this one"
         )
+    found = {**_EMPTY, **document}
+    if (wrong := next(_faults(found), None)) is not None:
+        raise StoreNotReady(
+            f"the record of {name!r} is damaged, or not leasehold's ({wrong}): delete it when nobody holds {name!r}, "
+            "or let leasehold have a collection of its own (?collection=…)"
+        )
+    return found
+
+
+def is_newer(document: Document) -> bool:
+    format = document.get("format", FORMAT)
+    return isinstance(format, (int, float)) and format > FORMAT
+
+
+def checked(documents: Iterable[Document]) -> Iterator[tuple[str, Document]]:
+    """Those that pass, by name. The others are logged: one bad record does not hide the rest."""
+    for document in documents:
+        name = document["_id"]["name"]
+        try:
+            yield name, check(name, document)
+        except StoreNotReady as error:
+            log(WARNING, "a record was passed over: %s", error, event="bad_record", name=name)
+
+
+_EMPTY: Document = {"format": FORMAT, "token": 0, "shape": "lock", "limit": 1, "holders": [], "queue": []}
+_TEXTS = ("attempt", "owner", "kind")
+_STATES = (WAITING, GRANTED, HELD, INTERRUPTED, RESTING)
+
+
+def _faults(document: Document) -> Iterator[str]:
+    """What is wrong with it."""
+    if not is_count(document["format"], FORMAT):
+        yield "format"
+    if not is_count(document["token"], MOST_TOKEN):
+        yield "token"
+    if not isinstance(document["shape"], str) or not is_count(document["limit"], MOST_PERMITS, 1):
+        yield "shape or limit"
+    for field in ("call", "note"):
+        if not isinstance(document.get(field), (str, NoneType)):
+            yield field
+    lapsed = document.get("lapsed")
+    if not isinstance(lapsed, (dict, NoneType)):
+        yield "lapsed"
+    for field, permits in (("holders", document["holders"]), ("lapsed", (lapsed or {"holders": []}).get("holders"))):
+        if not isinstance(permits, list) or not all(map(_is_permit, permits)):
+            yield field
+    waiting = document["queue"]
+    if not isinstance(waiting, list) or not all(isinstance(one, dict) and _waits(one) for one in waiting):
+        yield "queue"
+
+
+def _is_permit(one: Any) -> bool:
+    return (
+        isinstance(one, dict)
+        and all(isinstance(one.get(field), str) for field in _TEXTS)
+        and is_count(one.get("token"), MOST_TOKEN)
+        and is_count(one.get("weight"), MOST_PERMITS, 1)
+        and is_count(one.get("ttl"), MOST_TIME)
+        and _is_time(one.get("acquired"))
+        and _is_time(one.get("expires"))
+        and one.get("state") in _STATES
+        and is_data(one.get("data"))
+    )
+
+
+def _waits(one: Document) -> bool:
+    return isinstance(one.get("attempt"), str) and _is_time(one.get("expires"))
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, datetime) and 1 < value.year < 9999  # times beyond a calendar were cut to its ends

@@ -43,7 +43,7 @@ from . import pipelines, records
 from .link import Link, link_from_client, link_from_url
 from .pipelines import with_ask
 from .requests import Change, ChangeMany, Document, Find, FindPage, Ring, Sender, Tidy
-from .stages import FORMAT, INTERRUPTED, RESTING
+from .stages import INTERRUPTED, RESTING
 from .waiting import CLOCK_AGE, KEPT, Waiter, Waiters
 
 RACES = 50
@@ -171,7 +171,7 @@ class MongoStore:
             for waiter in waiters:
                 waiter.kept = sent
         sent = clock.now()
-        documents = {found["_id"]["name"]: found for found in (yield Find(sorted(of_name)))}
+        documents = dict(records.checked((yield Find(sorted(of_name)))))
         for name, each in of_name.items():
             replies = records.standings(name, (one.ask.attempt for one in each), documents.get(name))
             for waiter, reply in zip(each, replies, strict=True):
@@ -203,13 +203,22 @@ class MongoStore:
         if (yield ChangeMany(changes)) == len(batch):
             return [RENEWED] * len(batch)
         documents: Sequence[Document] = yield Find(sorted({each.name for each in batch}))
-        held = {
-            (document["_id"]["name"], holder["attempt"], holder["token"]): (holder, document["now"])
-            for document in documents
-            if document.get("format", FORMAT) <= FORMAT  # a newer leasehold has it: ours no longer, the others are
-            for holder in document["holders"]
-        }
-        return [records.outcome(each.name, held.get((each.name, each.attempt, each.token)), mark) for each in batch]
+        held: dict[tuple[str, str, int], tuple[Document, Any]] = {}
+        unread: dict[str, StoreUnavailable] = {}
+        for document in documents:
+            name = document["_id"]["name"]
+            try:
+                holders = records.check(name, document)["holders"]
+            except StoreNotReady as error:
+                if records.is_newer(document):
+                    continue  # a newer leasehold has it: ours no longer, the others are
+                unread[name] = StoreUnavailable(str(error))
+            else:
+                held.update({(name, one["attempt"], one["token"]): (one, document["now"]) for one in holders})
+        return [
+            unread.get(each.name) or records.outcome(each.name, held.get((each.name, each.attempt, each.token)), mark)
+            for each in batch
+        ]
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
         ask = {"attempt": attempt, "token": token}
@@ -250,17 +259,17 @@ class MongoStore:
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
         documents: Sequence[Document] = yield FindPage(prefix, after, count)
-        found = [holding for document in documents for holding in records.holdings(document)]
+        found = [held for name, document in records.checked(documents) for held in records.holdings(name, document)]
         return found, documents[-1]["_id"]["name"] if len(documents) == count else None
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         documents: Sequence[Document] = yield Find([name])
-        return [holding for document in documents for holding in records.holdings(document) if holding.expires_in > 0]
+        found = [records.check(name, document) for document in documents]
+        return [held for document in found for held in records.holdings(name, document) if held.expires_in > 0]
 
     def read_note(self, name: str) -> Steps[str | None]:
         for document in (yield Find([name], settled=True)):
-            records.check_format(document)
-            text: str | None = document.get("note")
+            text: str | None = records.check(name, document).get("note")
             return text
         return None
 
@@ -282,13 +291,19 @@ def _change(change: Change) -> Steps[Document | None]:
 
     When the answer got lost and pymongo has retried the command, the server answers from its log: with the document
     as the change left it, but without what is to be computed. Of ``now`` a later time does as well."""
-    document: Document | None = yield change
+    try:
+        document: Document | None = yield change
+    except OperationFailure:  # what is in the record may be why
+        for found in (yield Find([change.name])):
+            records.check(change.name, found)
+        raise
     if document is not None and "now" in document:
-        return document
+        return records.check(change.name, document)
     for found in (yield Find([change.name])):
         if document is not None:
+            document = records.check(change.name, document)
             return {**records.placed(document, change.waiter), "now": found["now"], "retried": True}
-        records.check_format(found)
+        records.check(change.name, found)
     return None
 
 

@@ -8,8 +8,9 @@ from contextvars import Context
 from typing import Any
 
 import pymongo
+from bson.errors import BSONError
 from pymongo import AsyncMongoClient
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 
 from ... import clock
 from ...errors import StoreNotReady, StoreUnavailable
@@ -19,7 +20,7 @@ from ..main_thread import name_of
 from ..waiting import Wake
 from .calls import Listener, MakeWay, Pause
 from .lanes import Lane
-from .link import CLOSING, Access, Link, is_race, translate
+from .link import CLOSING, Access, Link, changed_of_some, is_race, translate
 from .requests import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
 from .threads import MongoThreads
 from .waiting import Waiters
@@ -161,7 +162,7 @@ class MongoTasks(Listener):
         try:
             with pymongo.timeout(limit):
                 return await await_steps(steps, self._handle)
-        except PyMongoError as error:
+        except (PyMongoError, BSONError) as error:
             self._replace_if_deaf()
             raise translate(error, self._link.where) from error
 
@@ -187,7 +188,10 @@ class MongoTasks(Listener):
                         return None
                     raise
             case ChangeMany(changes):
-                return (await access.change_many(changes)).modified_count
+                try:
+                    return (await access.change_many(changes)).modified_count
+                except BulkWriteError as error:
+                    return changed_of_some(error, len(changes))
             case Find(names, settled):
                 return await access.find(names, settled)
             case FindPage(prefix, after, most):

@@ -8,15 +8,16 @@ from contextvars import Context
 from typing import Any
 
 import pymongo
+from bson.errors import BSONError
 from pymongo import MongoClient
-from pymongo.errors import DuplicateKeyError, PyMongoError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 
 from ... import clock
 from ...protocol import Busy, Steps, T, run_steps
 from ..main_thread import MainThread
 from ..waiting import Wake
 from .calls import MAKE_WAY, Listener, MakeWay, Pause
-from .link import CLOSING, is_race, translate
+from .link import CLOSING, changed_of_some, is_race, translate
 from .requests import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy
 
 _inherited: list[Any] = []
@@ -59,7 +60,7 @@ class MongoThreads(Listener):
         try:
             with pymongo.timeout(limit):
                 return run_steps(steps, self._handle)
-        except PyMongoError as error:
+        except (PyMongoError, BSONError) as error:
             raise translate(error, self._link.where) from error
 
     def _handle(self, request: Any) -> Any:
@@ -75,7 +76,10 @@ class MongoThreads(Listener):
                         return None
                     raise
             case ChangeMany(changes):
-                return access.change_many(changes).modified_count
+                try:
+                    return access.change_many(changes).modified_count
+                except BulkWriteError as error:
+                    return changed_of_some(error, len(changes))
             case Find(names, settled):
                 return access.find(names, settled)
             case FindPage(prefix, after, most):

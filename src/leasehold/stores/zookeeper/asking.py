@@ -155,7 +155,7 @@ class Asking(Placing):
         [found] = yield Calls(session, (get(f"{parent}/{old.child}"),))
         if isinstance(found, NoNodeError):
             return None
-        was, stat = nodes.decode(found[0]), found[1]
+        was, stat = nodes.decode(found[0], ask.name), found[1]
         if was.state != nodes.HELD or self._token(session, was, stat) != token:
             return Missing()
         left = (was.since or stat.mtime) * 1000 + was.rest - self.link.leader_ms() * 1000
@@ -243,7 +243,7 @@ class Asking(Placing):
         unclaimed = {
             path: stat.version
             for path, (data, stat) in found.items()
-            if nodes.decode(data).unclaimed(new=path in turn.late and not stat.version)
+            if nodes.decode(data, stake.name).unclaimed(new=path in turn.late and not stat.version)
         }
         turn.suspects = {path: turn.suspects.get(path, now) for path in unclaimed}
         dead = [path for path, since in turn.suspects.items() if now - since >= term]

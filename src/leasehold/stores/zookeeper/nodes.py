@@ -23,20 +23,27 @@ from collections.abc import Iterable
 from urllib.parse import quote, unquote
 from zlib import crc32
 
+from ... import checks
 from ...errors import StoreNotReady
 from ...protocol import SECOND, Ask, Holding
 from ...typed import Any, NamedTuple
+from ..foreign import MOST_TIME, MOST_TOKEN, is_count, is_data
 
 ROOT = "leasehold"
 FORMAT = 1
 BUCKETS = 256
 """A listing is at most 1 MB, so that names are spread over so many nodes."""
 
+MOST_MS = 10**14
+"""Of the leader's clock: beyond it there is no calendar."""
 HELD, WAITING, BROKEN = "held", "waiting", "broken"
 
-_NODE = re.compile(r"([^.]+)\.([^.]+)\.(\d+)\.(\d+)\.(?:m\d+\.)?(-?\d+)")
-_MARK = re.compile(r"\.m(\d+)\.-?\d+\Z")
-_REST = re.compile(r"rest\.(\d+)\.(\d+)\.([^.]+)\.(\d+)\.[^.]+")
+# Of numbers no more digits than leasehold and the server write, and nothing that weighs less than 1: what else is there
+# is not ours, and is passed over.
+_COUNT = "([1-9][0-9]{0,8})"
+_NODE = re.compile(rf"([^.]+)\.([^.]+)\.{_COUNT}\.{_COUNT}\.(?:m[0-9]{{1,9}}\.)?(-?[0-9]{{1,10}})")
+_MARK = re.compile(r"\.m([0-9]{1,9})\.-?[0-9]+\Z")
+_REST = re.compile(rf"rest\.([0-9]{{1,14}})\.{_COUNT}\.([^.]+)\.{_COUNT}\.[^.]+")
 
 
 def component(text: str) -> str:
@@ -46,6 +53,15 @@ def component(text: str) -> str:
 
 def plain(component: str) -> str:
     return "" if component == "%" else unquote(component)
+
+
+def own_name(component_: str) -> str | None:
+    """The name whose node this is; None if it is no node of leasehold's."""
+    try:
+        name = checks.name(plain(component_))
+    except ValueError:
+        return None
+    return name if component(name) == component_ else None
 
 
 def bucket(name: str) -> str:
@@ -184,16 +200,35 @@ class Record(NamedTuple):
         return Holding(name, attempt, self.owner, self.kind, self.data, token, age, self.ttl / SECOND, waiters)
 
 
-def decode(data: bytes) -> Record:
+def decode(data: bytes, name: str = "") -> Record:
+    """What a node of ``name`` carries. Raises StoreNotReady about that name for what leasehold does not write."""
+    of = f" of {name!r}" if name else ""
     try:
         fields: dict[str, Any] = json.loads(data)
         if fields.pop("format") > FORMAT:
-            raise StoreNotReady("a record was written by a newer leasehold: upgrade this one")
-        return Record(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StoreNotReady(f"a node{of} was written by a newer leasehold: upgrade this one")
+        record = Record(**fields)
+        if not _is_ours(record):
+            raise ValueError("values")
+        return record
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreNotReady(
-            f"a node below /{ROOT} is not leasehold's: remove it, or use another chroot ({type(error).__name__})"
+            f"a node{of} below /{ROOT} is damaged, or not leasehold's ({type(error).__name__}): delete it when nobody "
+            "holds the name, or use another chroot"
         ) from error
+
+
+def _is_ours(record: Record) -> bool:
+    return (
+        record.state in (HELD, WAITING, BROKEN)
+        and isinstance(record.owner, str)
+        and isinstance(record.kind, str)
+        and is_data(record.data)
+        and is_count(record.ttl, MOST_TIME)
+        and is_count(record.since, MOST_MS)
+        and is_count(record.token, MOST_TOKEN)
+        and is_count(record.rest, MOST_TIME)
+    )
 
 
 def is_claimed(data: bytes) -> bool:

@@ -27,7 +27,7 @@ class Placing(Reading):
                 self.link.drop(stake)
                 return GONE
             place, found = elsewhere
-        broken = nodes.decode(found[0]).state == nodes.BROKEN
+        broken = nodes.decode(found[0], stake.name).state == nodes.BROKEN
         if stake.placed(place._replace(version=0 if broken else found[1].version)):  # no check is to find it well
             self.link.moved(stake)
         return BROKEN if broken else None

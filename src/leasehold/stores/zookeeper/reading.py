@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from ...errors import StoreNotReady, StoreUnavailable
+from ...log import WARNING, log
 from ...protocol import Holding, Steps
 from ...typed import Any
 from . import nodes
@@ -32,9 +33,9 @@ class Reading:
         if isinstance(buckets, NoNodeError):
             return [], None
         listings = yield Calls(session, [children(f"{root}/{each}") for each in buckets if each[0] != "n"])
-        found = (nodes.plain(name) for listing in listings if not isinstance(listing, Exception) for name in listing)
-        names = sorted(name for name in found if name > after and name.startswith(prefix))[:count]
-        holdings = yield from self._holdings(session, names)
+        found = (nodes.own_name(each) for listing in listings if not isinstance(listing, Exception) for each in listing)
+        names = sorted(name for name in found if name is not None and name > after and name.startswith(prefix))[:count]
+        holdings = yield from self._holdings(session, names, listing=True)
         return holdings, names[-1] if len(names) == count else None
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
@@ -45,7 +46,12 @@ class Reading:
         session = yield from self._session(None)
         path = self._note(session, name)
         _, found = yield Calls(session, (sync(path), get(path)))
-        return None if isinstance(found, NoNodeError) else found[0].decode()
+        if isinstance(found, NoNodeError):
+            return None
+        try:
+            return str(found[0] or b"", "utf-8")
+        except UnicodeDecodeError as error:
+            raise StoreNotReady(f"the note of {name!r} is damaged, or not leasehold's: delete {path}") from error
 
     def _session(self, ttl: float | None) -> Steps[Session]:
         """A session that is up and knows the namespace; for leases of ``ttl`` seconds, or any."""
@@ -59,7 +65,7 @@ class Reading:
                 yield from self._make(session, self.space, str(nodes.FORMAT).encode())
                 continue
             data, stat = found
-            if not data.isdigit() or int(data) > nodes.FORMAT:
+            if data != str(nodes.FORMAT).encode():
                 raise StoreNotReady(f"{self.space} was made by a newer leasehold, or is not its own: upgrade this one")
             session.base, session.root = stat.ctime * 1000, f"{self.space}/{stat.ctime}"
         return session
@@ -123,7 +129,8 @@ class Reading:
         _, there = yield Calls(session, (sync(parent), children(parent)))
         return view([] if isinstance(there, NoNodeError) else there, self.link.leader_ms())
 
-    def _holdings(self, session: Session, names: Iterable[str]) -> Steps[list[Holding]]:
+    def _holdings(self, session: Session, names: Iterable[str], listing: bool = False) -> Steps[list[Holding]]:
+        """A ``listing`` passes over what it cannot read, and says so: one bad node does not hide the rest."""
         names = list(names)
         yield from self._clock(session)
         _, *listings = yield Calls(
@@ -134,14 +141,20 @@ class Reading:
             look = view([] if isinstance(there, NoNodeError) else there, self.link.leader_ms())
             wanted += [(name, node, len(look.waiting)) for node in look.taken()]
         found = yield Calls(session, [get(f"{self._parent(session, name)}/{node.child}") for name, node, _ in wanted])
-        return [
-            self._seen(session, name, node, each, waiters)
-            for (name, node, waiters), each in zip(wanted, found, strict=True)
-            if not isinstance(each, Exception)
-        ]
+        seen = []
+        for (name, node, waiters), each in zip(wanted, found, strict=True):
+            if isinstance(each, Exception):
+                continue
+            try:
+                seen.append(self._seen(session, name, node, each, waiters))
+            except StoreNotReady as error:
+                if not listing:
+                    raise
+                log(WARNING, "a node was passed over: %s", error, event="bad_record", name=name)
+        return seen
 
     def _seen(self, session: Session, name: str, node: Any, found: tuple[bytes, Any], waiters: int) -> Holding:
-        record, stat = nodes.decode(found[0]), found[1]
+        record, stat = nodes.decode(found[0], name), found[1]
         attempt = node.attempt if isinstance(node, Node) else ""
         now = self.link.leader_ms()
         token, since = self._token(session, record, stat), record.since or stat.mtime

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from ... import clock
-from ...errors import StoreError, StoreUnavailable
+from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...protocol import GONE, RENEWED, SECOND, Renewal, Steps
 from ...typed import Any, NamedTuple
 from .requests import LARGEST, Call, Calls, Each, Multi
@@ -88,7 +88,11 @@ class Renewing(Several):
             failed = [n for n, answer in enumerate(answers) if isinstance(answer, (NoNodeError, BadVersionError))]
             if failed:
                 number, _, stake = left[failed[0]]
-                outcome = None if stake.ended else (yield from self._explain(stake))
+                outcome: str | StoreUnavailable | None = None
+                try:
+                    outcome = None if stake.ended else (yield from self._explain(stake))
+                except StoreNotReady as error:  # what its node carries is not ours: about this one alone
+                    outcome = StoreUnavailable(str(error))
                 if outcome is not None:
                     outcomes[number] = outcome
                     del left[failed[0]]

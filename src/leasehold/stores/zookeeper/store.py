@@ -86,7 +86,7 @@ class ZooKeeperStore(Renewing):
                 if isinstance(found, NoNodeError):
                     break
                 data, stat = found
-                record = nodes.decode(data)
+                record = nodes.decode(data, name)
                 token, since = self._token(session, record, stat), record.since or stat.mtime
                 record = record._replace(state=nodes.BROKEN, since=since, token=token)
                 [said] = yield Calls(session, (put(path, record.encode(), stat.version),))
