@@ -36,6 +36,10 @@ TOGETHER = 1.0
 """What comes so soon after a signal is the same request to stop: systemd sends it to every process of a service, and a
 parent among them (``leasehold run``, uvicorn with workers) passes it on."""
 
+AGAIN = 0.2
+"""How often a drained process signals itself until its main thread has noticed: a signal that comes between Python's
+last check for signals and the system call that sleeps does not interrupt that call."""
+
 
 class Drain:
     """One ``Locks`` that takes part."""
@@ -104,6 +108,7 @@ class _Shutdown:
         self.come: list[signal.Signals] = []  # without those that came together with the one before
         self.came = 0.0  # when the last of them did
         self.called = self.ended = False
+        self.called_at = float("-inf")  # when we last sent ourselves a signal
         self.ending: BaseException | None = None
         self.over = threading.Event()
         self.bell = ThreadBell()
@@ -143,11 +148,11 @@ class _Shutdown:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
-        if self.called:  # by ourselves: drained
+        now = time.monotonic()
+        if self.called or now < self.called_at + TOGETHER:  # by ourselves: drained
             self.called = False
             self._end()
             return
-        now = time.monotonic()
         if not self.come or now >= self.came + TOGETHER:
             if self.ended or len(self.come) + 1 >= GIVE_UP or self._nobody_is_left():
                 self._do_without_us(number, frame)
@@ -211,12 +216,15 @@ class _Shutdown:
                     pass  # it has just been closed: main is ending
                 return
         self.called = True
-        if hasattr(signal, "pthread_kill"):
-            signal.pthread_kill(main.ident or 0, self.come[0])  # ends whatever it sleeps in
-        else:
-            import _thread
+        while self.called and main.is_alive():
+            self.called_at = time.monotonic()
+            if hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(main.ident or 0, self.come[0])  # ends whatever it sleeps in
+            else:
+                import _thread
 
-            _thread.interrupt_main(self.come[0])
+                _thread.interrupt_main(self.come[0])
+            time.sleep(AGAIN)
 
     def _not_done(self) -> list[Drain]:
         with self.mutex:
