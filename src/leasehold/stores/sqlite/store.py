@@ -71,7 +71,8 @@ _INSERT = "INSERT OR IGNORE INTO leasehold VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)
 _UPDATE = """UPDATE leasehold SET format = ?, version = version + 1, token = ?, boot = ?, state = ?, updated = ?
     WHERE namespace = ? AND name = ? AND version = ?"""
 # All of the swaps or none, in one statement: nothing that interrupts Python comes in between.
-_SWAP_ALL = """INSERT INTO leasehold WITH swap (name, version, token, state) AS (VALUES {rows}) SELECT ?1, name, ?2, ?4, token, ?3, state, ?4, NULL FROM swap
+_SWAP_ALL = """INSERT INTO leasehold WITH swap (name, version, token, state) AS (VALUES {rows})
+    SELECT ?1, name, ?2, ?4, token, ?3, state, ?4, NULL FROM swap
     WHERE (SELECT count(*) FROM swap LEFT JOIN leasehold AS old ON old.namespace = ?1 AND old.name = swap.name
         WHERE swap.version = coalesce(old.version, 0)) = ?5
     ON CONFLICT (namespace, name) DO UPDATE SET format = excluded.format, version = version + 1,
