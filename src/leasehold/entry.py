@@ -81,7 +81,8 @@ class Permit:
 
     def hold(self, ttl: int, now: int) -> None:
         """Claim or renew. Never shortens: an older request that arrives late must not cut a newer, longer term."""
-        self.ttl = ttl
+        if now + ttl >= self.expires:
+            self.ttl = ttl  # of the term that ``expires`` is the end of
         self.expires = max(self.expires, now + ttl)
         self.state = HELD
 

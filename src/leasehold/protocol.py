@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from .typed import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from .errors import StoreUnavailable
+    from .errors import StoreError
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class Store(Protocol):
     def acquire(self, ask: Ask) -> Steps[Reply]:
         """Take the lease, claim what was granted meanwhile, queue (or keep one's place), or say who has it."""
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
         """RENEWED, GONE or BROKEN for each, or why that is not known of this one. Never takes a lease that is gone."""
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:

@@ -15,7 +15,7 @@ stopped: list[bool] = []
 def stop() -> None:
     if not stopped:  # at the first thing that it sends
         stopped.append(True)
-        with locks._core.driver.database._mutex:  # type: ignore[attr-defined]
+        with locks._core.driver.at_rest():  # type: ignore[attr-defined]
             # Not while the keeper is at the store: stopped in a write it would hold up everybody.
             print("stopping", flush=True)
             signal.raise_signal(signal.SIGSTOP)

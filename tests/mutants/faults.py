@@ -212,7 +212,7 @@ MUTANTS = [
     Mutant(
         "an outcome is recorded also by one whose lease has run out",
         "stores/entries.py",
-        "if not _entry(row).holds(attempt, token, row.now):",
+        "if not self._entry(row).holds(attempt, token, row.now):",
         "if False:",
         "note_is_written_by_the_holder",
     ),

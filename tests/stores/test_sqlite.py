@@ -86,13 +86,18 @@ def test_a_newer_format_is_refused(locks: leasehold.Locks, path: Path) -> None:
     locks.lock("other").acquire(20).release()
 
 
-def test_a_lease_of_another_boot_is_nobodys(locks: leasehold.Locks, path: Path) -> None:  # promise 1
-    lease = locks.lock("job", ttl=3600).acquire()
+def test_a_dead_holder_of_another_boot_is_replaced_at_once(locks: leasehold.Locks, path: Path) -> None:  # promise 5
+    holder = python(HOLD, path, "job", 3600)
+    assert holder.stdout is not None
+    token = int(holder.stdout.readline())
+    holder.kill()
+    holder.communicate()
     sql(path, "UPDATE leasehold SET boot = 'an earlier one'")
+    assert locks.inspect("job") is None
+    assert [info.name for info in locks.leases()] == []
     other = locks.lock("job").try_acquire()
     assert other is not None
-    assert other.token > lease.token
-    assert not lease.release()
+    assert other.token > token
     assert other.release()
 
 
@@ -267,7 +272,7 @@ def test_read_only(folder: int, file: int) -> None:
 def test_a_full_disk_is_told_and_nothing_is_held(locks: leasehold.Locks, path: Path) -> None:
     lease = locks.lock("small", ttl=120).acquire()
     eventually(lambda: locks._core.soonest == float("inf"))  # its keeper is not in the middle of something
-    connection = locks._core.driver.database._connection  # type: ignore[attr-defined]
+    connection = locks._core.driver.database._main.connection  # type: ignore[attr-defined]
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     connection.execute(f"PRAGMA max_page_count = {pages}")  # the same error as a disk without room
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ..checks import MAX_NAME
 from ..entry import Entry
-from ..errors import StoreUnavailable
-from ..protocol import GONE, Ask, Busy, Grant, Holding, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
+from ..errors import StoreError, StoreNotReady
+from ..log import WARNING, log
+from ..policy import WAITER_TTL
+from ..protocol import GONE, SECOND, Ask, Busy, Grant, Holding, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
 from ..typed import Any, NamedTuple
+from . import forms
 
 TIDY_BATCHES = 20
+MOST_WARNINGS = 100
 
 
 class Row(NamedTuple):
@@ -28,6 +33,10 @@ class Row(NamedTuple):
     wall: int
     session: str
     """The address of whoever reads: where to ring it."""
+    foreign: bool = False
+    """Whether it was written under another boot id: in an earlier boot, or in a container with one of its own."""
+    fault: StoreNotReady | None = None
+    """Why it cannot be read. Only a Page is answered with such rows."""
 
 
 # Requests that an entries driver answers.
@@ -101,6 +110,7 @@ class EntryStore:
 
     def __init__(self, scheme: str) -> None:
         self.scheme = scheme
+        self._warned: set[str] = set()
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         while True:
@@ -114,7 +124,7 @@ class EntryStore:
         dead: set[str] = set()
         while True:
             row: Row = yield Read(ask.name)
-            entry = _entry(row)
+            entry = self._entry(row)
             buried = entry.bury(dead, row.now, row.wall) if dead else None
             reply = entry.acquire(ask, row.session, row.now, row.wall)
             if isinstance(reply, Busy):
@@ -126,14 +136,17 @@ class EntryStore:
                 reply = reply._replace(taken_from=buried.seen(ask.name, row.now, 0))
             return row, entry, reply
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
-        outcomes: list[str | StoreUnavailable] = []
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
+        outcomes: list[str | StoreError] = []
         for each in batch:
 
             def change(entry: Entry, row: Row, each: Renewal = each) -> str:
                 return entry.renew(each.attempt, each.token, each.ttl, row.now)
 
-            outcomes.append((yield from self._change(each.name, change, GONE)))
+            try:
+                outcomes.append((yield from self._change(each.name, change, GONE)))
+            except StoreError as error:  # one bad record does not fail the batch
+                outcomes.append(error)
         return outcomes
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
@@ -159,12 +172,44 @@ class EntryStore:
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
         rows: Sequence[Row] = yield Page(prefix, after, count)
-        found = [seen for row in rows for seen in _entry(row).seen(row.now)]
+        found: list[Holding] = []
+        for row in rows:
+            try:
+                found += yield from self._seen(row)
+            except StoreNotReady as error:  # one bad record does not fail the listing
+                self._warn(row.name, error)
         return found, rows[-1].name if len(rows) == count else None
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         row: Row = yield Read(name)
-        return [seen for seen in _entry(row).seen(row.now) if seen.expires_in > 0]
+        seen = yield from self._seen(row)
+        return [holding for holding in seen if holding.expires_in > 0]
+
+    def _seen(self, row: Row) -> Steps[Sequence[Holding]]:
+        """The holders of a row. Of another boot, only those that are not known to be dead: nobody may ask for it."""
+        entry = self._entry(row)
+        if row.foreign and entry.holders:
+            dead = yield from self._dead([holder.session for holder in entry.holders])
+            entry.holders = [holder for holder in entry.holders if holder.session not in dead]
+        return entry.seen(row.now)
+
+    def _warn(self, name: str, error: StoreNotReady) -> None:
+        if name not in self._warned and len(self._warned) < MOST_WARNINGS:
+            self._warned.add(name)
+            log(WARNING, "%r is not listed: %s", name, error, event="bad_record", name=name)
+
+    def _entry(self, row: Row) -> Entry:
+        """The entry of a row, checked. Raises StoreNotReady."""
+        if row.fault is not None:
+            raise row.fault
+        try:
+            forms.text(row.name, "name", MAX_NAME)
+            entry = forms.load(row.name, row.token, row.state)
+        except forms.Damaged as error:
+            raise forms.damaged(row.name, error, f"the {self.scheme} store") from None
+        if row.foreign:
+            outlive_boot(entry, row.now)
+        return entry
 
     def read_note(self, name: str) -> Steps[str | None]:
         text: str | None = yield ReadNote(name)
@@ -173,7 +218,7 @@ class EntryStore:
     def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
         while True:
             row: Row = yield Read(name)
-            if not _entry(row).holds(attempt, token, row.now):
+            if not self._entry(row).holds(attempt, token, row.now):
                 return False
             if (yield WriteNote(name, row.version, text)):
                 return True
@@ -189,7 +234,7 @@ class EntryStore:
             row: Row = yield Read(name)
             if not row.state:
                 return absent
-            entry = _entry(row)
+            entry = self._entry(row)
             result = change(entry, row)
             if (yield from self._store(row, entry)):
                 return result
@@ -248,5 +293,11 @@ def _with_hint(grant: Grant, entry: Entry, version: int) -> Grant:
     return grant._replace(hint=version if alone else None)
 
 
-def _entry(row: Row) -> Entry:
-    return Entry.load(row.name, row.token, row.state)
+def outlive_boot(entry: Entry, now: int) -> None:
+    """The entry was written under another boot id. If its boot is over its times mean nothing, but then nobody can have
+    more than a whole term left; if it was written in another container of this machine, this changes nothing."""
+    for holder in entry.holders:
+        holder.expires = min(holder.expires, now + max(holder.ttl, holder.rest))
+        holder.acquired = min(holder.acquired, now)
+    for waiter in entry.queue:
+        waiter.expires = min(waiter.expires, now + int(WAITER_TTL * SECOND))

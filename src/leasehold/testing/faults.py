@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..errors import StoreUnavailable
+from ..errors import StoreError, StoreUnavailable
 from ..protocol import Ask, Busy, Holding, Renewal, Reply, Steps, Store, T, TaskDriver, ThreadDriver, Together
 
 SLICE = 0.05
@@ -177,7 +177,7 @@ class Named:
         steps = getattr(self.inner, "acquire_all", None)
         return None if steps is None else (yield from self.faults.cut_off("acquire_all", steps(asks)))
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
         return (yield from self.faults.cut_off("renew", self.inner.renew(batch)))
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from .. import clock, keeping
 from ..core import Core
 from ..effects import Effects
-from ..errors import LeaseLost, StoreUnavailable
+from ..errors import LeaseLost, StoreError
 from ..lease import RELEASED, BaseLease
 from ..protocol import RENEWED, SECOND, Renewal, Steps, Store, run_steps
 from ..stores import memory
@@ -58,7 +58,7 @@ class _Noted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
         invoked = self._core.now()
         outcomes = yield from self._inner.renew(batch)
         for each, outcome in zip(batch, outcomes, strict=True):

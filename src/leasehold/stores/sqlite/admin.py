@@ -11,7 +11,7 @@ from urllib.parse import quote
 from ...errors import StoreNotReady
 from ...findings import ERROR, OK, WARNING, Finding
 from ..fifo import Untrusted, open_folder
-from .store import FORMAT, path_of, refuse_network
+from .store import CONTAINER_ADVICE, FORMAT, in_container, is_default, path_of, refuse_network
 
 
 def doctor(url: str) -> list[Finding]:
@@ -28,6 +28,8 @@ def doctor(url: str) -> list[Finding]:
 
 def _look(path: str) -> Iterator[Finding]:
     yield Finding(OK, "SQLite", f"version {sqlite3.sqlite_version}")
+    if is_default(path) and in_container():
+        yield Finding(WARNING, "container", f"the default database {path} is used in a container", CONTAINER_ADVICE)
     folder = os.path.dirname(path)
     if not os.access(folder, os.W_OK | os.X_OK):
         yield Finding(ERROR, "folder", f"{folder} is missing, or closed to this user", "make it, or give the right")

@@ -1,7 +1,8 @@
 """``sqlite:///file``: the embedded store, for every process of one machine.
 
 Stored shape: a row per name in ``leasehold`` (below); its ``state`` is the entry as JSON, empty when the name is free.
-Times are microseconds of CLOCK_BOOTTIME, together with the kernel's boot id: a row of another boot has no holders.
+Times are microseconds of CLOCK_BOOTTIME, together with the boot id: a row of another boot id may be of an earlier boot,
+or of a container that has a boot id of its own, so its holders have at most their ttl from now on.
 A row with a ``note`` is never purged.
 ``leasehold_meta`` has the highest token that was ever purged and when the last purge was.
 
@@ -19,14 +20,28 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from ... import clock
-from ...entry import Entry
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
 from ...typed import Any
-from ..entries import Alive, JointEntryStore, Page, Read, ReadNote, Ring, Row, Swap, SwapAll, Tidy, WriteNote
+from .. import forms
+from ..entries import (
+    Alive,
+    JointEntryStore,
+    Page,
+    Read,
+    ReadNote,
+    Ring,
+    Row,
+    Swap,
+    SwapAll,
+    Tidy,
+    WriteNote,
+    outlive_boot,
+)
 from ..fifo import Doorbell
 
 FORMAT = 1
@@ -55,37 +70,74 @@ _FLOOR = "SELECT value FROM leasehold_meta WHERE key = 'floor'"
 _INSERT = "INSERT OR IGNORE INTO leasehold VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 _UPDATE = """UPDATE leasehold SET format = ?, version = version + 1, token = ?, boot = ?, state = ?, updated = ?
     WHERE namespace = ? AND name = ? AND version = ?"""
+# All of the swaps or none, in one statement: nothing that interrupts Python comes in between.
+_SWAP_ALL = """INSERT INTO leasehold WITH swap (name, version, token, state) AS (VALUES {rows})
+    SELECT ?1, name, ?2, ?4, token, ?3, state, ?4, NULL FROM swap
+    WHERE (SELECT count(*) FROM swap LEFT JOIN leasehold AS old ON old.namespace = ?1 AND old.name = swap.name
+        WHERE swap.version = coalesce(old.version, 0)) = ?5
+    ON CONFLICT (namespace, name) DO UPDATE SET format = excluded.format, version = version + 1,
+        token = excluded.token, boot = excluded.boot, state = excluded.state, updated = excluded.updated"""
+# A name that is not UTF-8 cannot be given as text.
 _PAGE = """SELECT name, format, version, token, boot, state FROM leasehold
-    WHERE namespace = ? AND name > ? AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"""
+    WHERE namespace = ? AND name > {after} AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"""
 _NOTE = "SELECT format, note FROM leasehold WHERE namespace = ? AND name = ?"
 _WRITE_NOTE = """UPDATE leasehold SET note = ?, version = version + 1, updated = ?
     WHERE namespace = ? AND name = ? AND version = ?"""
-_IDLE = """SELECT namespace, name, token, boot, state FROM leasehold
-    WHERE updated < ? AND note IS NULL LIMIT 1000"""
+_IDLE = """SELECT namespace, name, version, token, boot, state FROM leasehold
+    WHERE updated < ? AND note IS NULL AND format = ? LIMIT 1000"""
 
 _HAS_NOTES = "SELECT count(*) FROM pragma_table_info('leasehold') WHERE name = 'note'"
 
-BUSY_SLICE_MS = 250
+PAUSES = (0.001, 0.002, 0.005, 0.010, 0.015, 0.020, 0.025)
+"""Between tries while another process has the write lock. The mutex is free meanwhile."""
 KEEP_RECORDS = 24 * 3600 * SECOND
 TIDY_EVERY = 3600 * SECOND
 CHECK_EVERY = 0.02
 """How often to look whether the file is still the one that was opened."""
-
-FORK_LIMIT = 1.0
-"""How long a fork waits for an operation that is under way."""
 
 _NETWORK = {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "9p", "virtiofs"}
 _NETWORK |= {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.ceph", "ocfs2", "gfs2", "vboxsf"}
 
 
 def default_url() -> str:
-    """The embedded default: a file in the user's state folder."""
-    return f"sqlite:///{_default_folder()}/leases.db"
+    """The embedded default: a file in the user's state folder. Raises StoreNotReady when there is none."""
+    folder = _default_folder()
+    if folder is None:
+        raise StoreNotReady(
+            "the default database needs a home folder, and this user has none: set LEASEHOLD_URL, HOME or "
+            "XDG_STATE_HOME (an absolute path), or name a store"
+        )
+    return f"sqlite:///{folder.replace('%', '%25').replace('?', '%3F')}/leases.db"
 
 
-def _default_folder() -> str:
-    state = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(os.path.abspath(state), "leasehold")
+def _default_folder() -> str | None:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(state):  # which is to be ignored, says its specification
+        state = os.path.join(os.path.expanduser("~"), ".local", "state")
+    return os.path.join(os.path.normpath(state), "leasehold") if os.path.isabs(state) else None
+
+
+CONTAINER_ADVICE = (
+    "leases in it exclude only processes of this container; for others, name a file on a shared volume, or a server, "
+    "in LEASEHOLD_URL"
+)
+_warned: list[bool] = []
+
+
+def in_container() -> bool:
+    if os.environ.get("container") or os.environ.get("KUBERNETES_SERVICE_HOST"):  # noqa: SIM112
+        return True
+    return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")))
+
+
+def is_default(path: str) -> bool:
+    return os.path.dirname(path) == _default_folder()
+
+
+def _warn_in_container(path: str) -> None:
+    if not _warned and in_container():
+        _warned.append(True)
+        log(WARNING, "the default database %s is used in a container: %s", path, CONTAINER_ADVICE, event="container")
 
 
 def path_of(url: str) -> str:
@@ -123,104 +175,59 @@ def open_url(url: str, namespace: str) -> Opened:
     return Opened(JointEntryStore("sqlite"), threads, tasks)
 
 
+class _Line:
+    """A connection, and the mutex of those who share it: held for one request, and never while anybody waits."""
+
+    def __init__(self) -> None:
+        self.mutex = threading.RLock()  # a signal handler or destructor may come back to it
+        self.connection: sqlite3.Connection | None = None
+        self.file: tuple[int, int] | None = None
+        self.check_at = 0.0
+        self.opening = False
+
+    def close(self) -> None:
+        with self.mutex:
+            connection, self.connection = self.connection, None
+            if connection is not None:
+                connection.close()
+
+
 class Database:
-    """The file: answers the requests of :mod:`leasehold.stores.entries`, from any thread, one at a time."""
+    """The file: answers the requests of :mod:`leasehold.stores.entries`, from any thread, one at a time.
+
+    The main thread has a connection of its own: a signal handler that runs while it uses that, for however long, holds
+    up neither the keeper nor another thread.
+    """
 
     def __init__(self, path: str, namespace: str) -> None:
         self.path = path
         self.bell = Doorbell(path + "-wake")
         self.on_ring: Callable[[str], None] = lambda attempt: None
         self._namespace = namespace
-        self._mutex = threading.RLock()  # of which one can ask whether it is one's own
         self._closed = False
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
         self._boot = ""
-        self._ends = self._check_at = 0.0
+        self._reset()
         _databases.add(self)
 
+    def _reset(self) -> None:
+        self._main = _Line()
+        self._others = _Line()
+        self._bell_mutex = threading.RLock()
+
     def run(self, steps: Steps[T], limit: float) -> T:
-        now = clock.now()
+        return self.run_until(steps, clock.now() + limit)
+
+    def run_until(self, steps: Steps[T], ends: float) -> T:
+        if clock.now() >= ends:
+            raise StoreUnavailable(f"{self.path} has been busy in this process for too long")
         try:
-            if not self._mutex.acquire(timeout=max(0.0, limit)):
-                raise StoreUnavailable(f"{self.path} has been busy in this process for too long")
-            self._ends = now + limit
-            if self._closed:
-                raise StoreUnavailable(f"{self.path} has been closed")
-            if self._connection is None or (now >= self._check_at and self._moved(now)):
-                self._patiently(self._open)
-            return run_steps(steps, self._handle)
+            return run_steps(steps, partial(self._ask, ends))
         except sqlite3.Error as error:
             raise self._translate(error) from error
-        finally:
-            # A KeyboardInterrupt may come between the lock's being taken and our hearing of it.
-            if self._mutex._is_owned():  # type: ignore[attr-defined]
-                self._mutex.release()
 
-    def _patiently(self, function: Callable[..., T], *args: Any) -> T:
-        """Call until other writers let us, or the time is over."""
-        while True:
-            try:
-                return function(*args)
-            except sqlite3.OperationalError as error:
-                if _code(error) != sqlite3.SQLITE_BUSY or clock.now() >= self._ends:
-                    raise
-                time.sleep(0.002)  # some locks SQLite does not wait for by itself
-
-    def _moved(self, now: float) -> bool:
-        self._check_at = now + CHECK_EVERY
-        return self._file != _identity(self.path)
-
-    def _open(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        self._boot = _boot_id()
-        self.path = os.path.realpath(self.path)  # everybody has to ring in the same folder
-        self.bell.folder = f"{self.path}-wake"
-        folder = os.path.dirname(self.path)
-        if folder == _default_folder() and not os.path.isdir(folder):
-            try:
-                os.makedirs(folder, mode=0o700, exist_ok=True)
-            except OSError as error:
-                raise StoreNotReady(f"the folder of the default database cannot be made: {error}") from error
-        refuse_network(self.path)
-        before = _identity(self.path)
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        try:
-            connection.execute(f"PRAGMA busy_timeout = {BUSY_SLICE_MS}")
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
-                raise StoreNotReady(f"{self.path} is in journal mode {mode!r} and cannot be put into WAL mode")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.executescript(_SCHEMA)
-            connection.execute(_READ, ("", "")).fetchone()
-            _add_notes(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._file = _identity(self.path) if before is None else before  # replaced meanwhile: it will be noticed
-        self._check_at = clock.now() + CHECK_EVERY
-        if self.bell.fd < 0:
-            self.bell.open(os.stat(self.path))
-        self._connection = connection
-
-    def _handle(self, request: Any) -> Any:
-        connection = self._connection
-        assert connection is not None
+    def _ask(self, ends: float, request: Any) -> Any:
+        """Answer one request; while other writers are in the way, try again until the time is over."""
         match request:
-            case Read(name):
-                if clock.now() >= self._ends:  # each time another was faster
-                    raise StoreUnavailable(f"{self.path}: too many write to {name!r} at once")
-                found = self._patiently(connection.execute, _READ, (self._namespace, name)).fetchone()
-                if found is None:
-                    floor = self._patiently(connection.execute, _FLOOR).fetchone()
-                    return self._row(name, FORMAT, 0, floor[0] if floor else 0, self._boot, "")
-                return self._row(name, *found)
-            case Swap():
-                return self._patiently(self._swap, connection, request)
-            case SwapAll(swaps):
-                return self._patiently(self._swap_all, connection, swaps)
             case Ring(session, attempt):
                 if session == self.bell.session:
                     self.on_ring(attempt)
@@ -228,21 +235,124 @@ class Database:
                 return self.bell.ring(session, attempt)
             case Alive(session):
                 return self.bell.alive(session)
-            case Page(prefix, after, count):
-                where = (self._namespace, after, len(prefix), prefix, count)
-                return [self._row(*found) for found in self._patiently(connection.execute, _PAGE, where)]
+            case Read(name) if clock.now() >= ends:  # each time another was faster
+                raise StoreUnavailable(f"{self.path}: too many write to {name!r} at once")
+        line = self._main if threading.get_ident() == threading.main_thread().ident else self._others
+        tries = 0
+        while True:
+            if self._closed:
+                raise StoreUnavailable(f"{self.path} has been closed")
+            try:
+                with line.mutex:
+                    if not _forking:
+                        return self._handle(self._opened(line), request)
+            except sqlite3.OperationalError as error:
+                if _code(error) != sqlite3.SQLITE_BUSY or clock.now() >= ends:
+                    raise
+            if clock.now() >= ends:
+                raise StoreUnavailable(f"{self.path} was not used, because this process forks")
+            time.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
+            tries += 1
+
+    def _opened(self, line: _Line) -> sqlite3.Connection:
+        now = clock.now()
+        if line.connection is not None and now >= line.check_at:
+            line.check_at = now + CHECK_EVERY
+            if line.file != _identity(self.path):
+                line.close()
+        if line.opening or (line.connection is not None and line.connection.in_transaction):
+            # Whatever this would write may be rolled back by what it has interrupted.
+            raise StoreUnavailable(f"{self.path} is in use by what this signal handler or destructor has interrupted")
+        if line.connection is None:
+            try:
+                line.opening = True
+                self._open(line)
+            finally:
+                line.opening = False
+        assert line.connection is not None
+        return line.connection
+
+    def _open(self, line: _Line) -> None:
+        self._boot = _boot_id()
+        self.path = os.path.realpath(self.path)  # everybody has to ring in the same folder
+        self.bell.folder = f"{self.path}-wake"
+        folder = os.path.dirname(self.path)
+        if is_default(self.path):
+            _warn_in_container(self.path)
+            try:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+            except OSError as error:
+                raise StoreNotReady(f"the folder of the default database cannot be made: {error}") from error
+        refuse_network(self.path)
+        before = _identity(self.path)
+        connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if mode != "wal":
+                raise StoreNotReady(f"{self.path} is in journal mode {mode!r} and cannot be put into WAL mode")
+            connection.execute("PRAGMA synchronous = NORMAL")
+            connection.executescript(_SCHEMA)
+            connection.execute(_READ, ("", "")).fetchone()
+            _add_notes(connection)
+            connection.text_factory = bytes  # what is not UTF-8 is a fault of its row alone
+            with self._bell_mutex:
+                if self.bell.fd < 0 and not self._closed:
+                    self.bell.open(os.stat(self.path))
+            line.file = _identity(self.path) if before is None else before  # replaced meanwhile: it will be noticed
+            line.check_at = clock.now() + CHECK_EVERY
+            line.connection = connection
+        except BaseException:
+            connection.close()
+            line.connection = None
+            raise
+
+    def _handle(self, connection: sqlite3.Connection, request: Any) -> Any:
+        match request:
+            case Read(name):
+                found = connection.execute(_READ, (self._namespace, name)).fetchone()
+                if found is None:
+                    floor = connection.execute(_FLOOR).fetchone()
+                    found = (FORMAT, 1, floor[0] if floor else 0, self._boot.encode(), b"")
+                    return self._row(name, found)._replace(version=0)
+                row = self._row(name, found)
+                if row.fault is not None:
+                    raise row.fault
+                return row
+            case Swap():
+                return self._swap(connection, request)
+            case SwapAll(swaps):
+                return self._swap_all(connection, swaps)
+            case Page():
+                return self._page(connection, request)
             case ReadNote(name):
-                found = self._patiently(connection.execute, _NOTE, (self._namespace, name)).fetchone()
+                found = connection.execute(_NOTE, (self._namespace, name)).fetchone()
                 if found is None:
                     return None
-                self._check_format(name, found[0])
-                return found[1]
+                try:
+                    self._check_format(name, found[0])
+                    return None if found[1] is None else _text(found[1])
+                except ValueError as error:
+                    raise forms.damaged(name, error, self.path) from None
             case WriteNote(name, version, text):
                 written = (text, clock.wall_us(), self._namespace, name, version)
-                return self._patiently(connection.execute, _WRITE_NOTE, written).rowcount > 0
+                return connection.execute(_WRITE_NOTE, written).rowcount > 0
             case Tidy():
-                return self._patiently(self._tidy, connection)
+                return self._tidy(connection)
         raise TypeError(request)
+
+    def _page(self, connection: sqlite3.Connection, page: Page) -> list[Row]:
+        prefix, after, count = page
+        cursor: str | bytes = after
+        sql = _PAGE.format(after="?")
+        try:
+            after.encode()
+        except UnicodeEncodeError:
+            cursor, sql = after.encode(errors="surrogateescape"), _PAGE.format(after="CAST(? AS TEXT)")
+        where = (self._namespace, cursor, len(prefix), prefix, count)
+        return [
+            self._row(bytes(name).decode(errors="surrogateescape"), found)
+            for name, *found in connection.execute(sql, where).fetchall()
+        ]
 
     def _swap(self, connection: sqlite3.Connection, swap: Swap) -> int:
         name, version, token, state = swap
@@ -255,23 +365,37 @@ class Database:
         return wall if connection.execute(_INSERT, new).rowcount else 0
 
     def _swap_all(self, connection: sqlite3.Connection, swaps: Sequence[Swap]) -> list[int]:
-        versions: list[int] = []
-        with _transaction(connection):
-            for swap in swaps:
-                versions.append(self._swap(connection, swap))
-                if not versions[-1]:
-                    connection.execute("ROLLBACK")
-                    return []
-        return versions
+        wall = clock.wall_us()
+        values: list[Any] = [self._namespace, FORMAT, self._boot, wall, len(swaps)]
+        rows = []
+        for swap in swaps:
+            places = (f"?{len(values) + place}" for place in (1, 2, 3, 4))
+            rows.append(f"({', '.join(places)})")
+            values += swap
+        sql = _SWAP_ALL.format(rows=", ".join(rows))
+        if connection.execute(sql, values).rowcount != len(swaps):
+            return []
+        return [swap.version + 1 if swap.version else wall for swap in swaps]
 
-    def _row(self, name: str, format: int, version: int, token: int, boot: str, state: str) -> Row:
-        self._check_format(name, format)
-        if boot != self._boot:
-            state = ""  # whoever held it died with that boot
-        return Row(name, version, token, state, clock.now_us(), clock.wall_us(), self.bell.session)
+    def _row(self, name: str, found: Sequence[Any]) -> Row:
+        """A record as read; with its fault, when it is not what leasehold writes."""
+        format, version, token, boot, state = found
+        fault = None
+        text = ""
+        try:
+            self._check_format(name, format)
+            forms.number(version, "version", 1, forms.MOST - 1)
+            forms.number(token, "token", 0, forms.MOST - 1)
+            boot, text = _text(boot), _text(state)
+        except ValueError as error:
+            version, token, fault = 0, 0, forms.damaged(name, error, self.path)
+        except StoreNotReady as error:
+            version, token, fault = 0, 0, error
+        now, wall = clock.now_us(), clock.wall_us()
+        return Row(name, version, token, text, now, wall, self.bell.session, boot != self._boot, fault)
 
-    def _check_format(self, name: str, format: int) -> None:
-        if format > FORMAT:
+    def _check_format(self, name: str, format: object) -> None:
+        if forms.number(format, "format", 1, forms.MOST) > FORMAT:
             raise StoreNotReady(
                 f"the record of {name!r} in {self.path} has format {format}, and this leasehold knows {FORMAT}: "
                 "it was written by a newer one; upgrade this one"
@@ -281,11 +405,11 @@ class Database:
         """Once an hour, whoever comes first: purge names that have been free for a day. True: there are more."""
         wall = clock.wall_us()
         last = connection.execute("SELECT value FROM leasehold_meta WHERE key = 'tidied'").fetchone()
-        if last is not None and 0 <= wall - last[0] < TIDY_EVERY:
+        if last is not None and type(last[0]) is int and 0 <= wall - last[0] < TIDY_EVERY:
             return False
         with _transaction(connection):
-            old = connection.execute(_IDLE, (wall - KEEP_RECORDS,)).fetchall()
-            idle = [(space, name, token) for space, name, token, boot, state in old if self._is_idle(boot, state)]
+            old = connection.execute(_IDLE, (wall - KEEP_RECORDS, FORMAT)).fetchall()
+            idle = [each for found in old if (each := self._idle(connection, found, wall)) is not None]
             if idle:
                 floor = max(token for _, _, token in idle)
                 connection.execute(
@@ -301,18 +425,32 @@ class Database:
         self.bell.tidy((wall - KEEP_RECORDS) / SECOND)
         return more
 
-    def _is_idle(self, boot: str, state: str) -> bool:
-        """Whether nobody can hold or wait any more."""
-        if not state or boot != self._boot:
-            return True
-        return all(seen.expires_in <= 0 for seen in Entry.load("", 0, state).seen(clock.now_us()))
+    def _idle(self, connection: sqlite3.Connection, found: Sequence[Any], wall: int) -> tuple[str, str, int] | None:
+        """Namespace, name and token of a record if nobody can hold the name or wait for it any more."""
+        now = clock.now_us()
+        try:
+            space, name, boot, state = (_text(found[place]) for place in (0, 1, 4, 5))
+            version, token = forms.number(found[2], "version", 1, forms.MOST - 1), found[3]
+            entry = forms.load(name, token, state)
+        except ValueError:
+            return None  # damaged: for those to see who ask for it
+        if boot != self._boot:
+            outlive_boot(entry, now)
+        if all(holder.expires <= now for holder in entry.holders):
+            return space, name, token
+        if boot != self._boot:  # its holders' last ttl begins
+            row = (FORMAT, token, self._boot, entry.dump(), wall, space, name, version)
+            connection.execute(_UPDATE, row)
+        return None
 
     def _translate(self, error: sqlite3.Error) -> StoreError:
         code = _code(error)
         where = f"SQLite database {self.path}"
         if os.path.isdir(self.path):
             return StoreNotReady(f"{where} is a directory: name a file")
-        if error.sqlite_errorcode == sqlite3.SQLITE_READONLY_DBMOVED:
+        if isinstance(error, sqlite3.ProgrammingError):  # by a signal handler or destructor, in the middle of a call
+            return StoreUnavailable(f"{where} has been closed")
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
             return StoreUnavailable(f"{where} was moved or deleted while in use: it is opened anew")
         match code:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
@@ -341,65 +479,53 @@ class Database:
         return "check that this user may read and write it"
 
     def disconnect(self) -> None:
-        self._closed = True
-        self._ends = 0.0  # whoever is in there and waits for other writers gives up now
-        with self._mutex:
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.close()
+        self._closed = True  # whoever waits for other writers gives up now
+        self._main.close()
+        self._others.close()
+        with self._bell_mutex:
             self.bell.close()
+
+    def __del__(self) -> None:
+        for line in (self._main, self._others) if hasattr(self, "_others") else ():
+            line.close()
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
         """Nobody here is in the middle of a write: a process that is stopped now holds up no other."""
-        rests = self._mutex.acquire(timeout=FORK_LIMIT)
-        try:
+        with self._main.mutex, self._others.mutex:
             yield
-        finally:
-            if rests:
-                self._mutex.release()
 
-    def before_fork(self) -> bool:
-        """Close the connection, and let nobody in until the fork is over. False when somebody is in there for too long.
+    def before_fork(self) -> None:
+        """Close the connections.
 
         SQLite counts file locks per process. A child that inherits an open connection believes that it has the
         parent's locks; when the parent closes, it deletes the log under the child, and both go on in different files.
         """
-        if not self._mutex.acquire(timeout=FORK_LIMIT):
-            return False
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        return True
-
-    def after_fork_in_parent(self) -> None:
-        self._mutex.release()
+        self._main.close()
+        self._others.close()
 
     def after_fork(self) -> None:
         """SQLite forbids even closing an inherited connection: keep it out of the garbage collector's reach."""
-        if self._connection is not None:  # the mutex was not to be had before the fork
-            _inherited.append(self._connection)
-        self._connection = None
-        self._mutex = threading.RLock()
+        lines = (self._main, self._others)  # still open when a handler has interrupted what comes before the fork
+        _inherited.extend(line.connection for line in lines if line.connection is not None)
+        self._reset()
         self.bell.after_fork()
 
 
 _inherited: list[sqlite3.Connection] = []
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
-_forking: list[Database] = []
+_forking: list[bool] = []
+"""Not empty while this process forks: nobody opens a connection then."""
 
 
 def _before_fork() -> None:
-    _forking.extend(database for database in list(_databases) if database.before_fork())
+    _forking.append(True)
+    for database in list(_databases):
+        database.before_fork()
 
 
-def _after_fork_in_parent() -> None:
-    while _forking:
-        _forking.pop().after_fork_in_parent()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_forking.clear)
+if hasattr(os, "register_at_fork"):  # (what is built in is not interrupted by a signal handler)
+    os.register_at_fork(before=_before_fork, after_in_parent=_forking.clear, after_in_child=_forking.clear)
 
 
 @contextmanager
@@ -421,6 +547,16 @@ def _add_notes(connection: sqlite3.Connection) -> None:
         with _transaction(connection):
             if connection.execute(_HAS_NOTES).fetchone() == (0,):
                 connection.execute("ALTER TABLE leasehold ADD COLUMN note TEXT")
+
+
+def _text(value: object) -> str:
+    """A text of a row, which is read as bytes. Raises ValueError."""
+    if not isinstance(value, bytes):
+        raise forms.Damaged("a text is missing")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise forms.Damaged("a text is not UTF-8") from None
 
 
 def _code(error: sqlite3.Error) -> int:

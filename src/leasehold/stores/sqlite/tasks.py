@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
+from ... import clock
+from ...errors import StoreUnavailable
 from ...protocol import Busy, Steps, T
 from .store import Database
 
@@ -35,7 +37,17 @@ class SqliteTasks:
     async def run(self, steps: Steps[T], limit: float) -> T:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="leasehold-sqlite")
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self.database.run, steps, limit)
+        # The time counts from now, not from when the worker gets to it.
+        call = self._worker.submit(self.database.run_until, steps, clock.now() + limit)
+        future = asyncio.wrap_future(call)
+        try:
+            await asyncio.wait((future,), timeout=limit)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        if not future.done() and call.cancel():  # it has not begun; one that has keeps to its limit itself
+            raise StoreUnavailable(f"{self.database.path} has been busy in this process for too long")
+        return await future
 
     def at_rest(self) -> AbstractContextManager[None]:
         return self.database.at_rest()

@@ -1,0 +1,103 @@
+"""What a stored entry must look like. Whoever can write the store can write anything: it is checked before use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .. import checks
+from ..entry import RESTING, WAITING, Entry
+from ..errors import StoreNotReady
+from ..policy import LONGEST_TTL
+from ..protocol import SECOND
+from ..typed import Any
+
+MOST = 1 << 62
+"""No token or version comes near it by itself, and the next ones still fit into 64 bits."""
+LATEST = 1 << 53
+"""Of times, in µs: 285 years, which can be told as a date."""
+_LONGEST = int(LONGEST_TTL * SECOND)
+_MOST_PERMITS = 1_000_000
+_ID = 64
+
+
+class Damaged(ValueError):
+    """A record is not what leasehold writes: says what is wrong with it."""
+
+
+def damaged(name: str, why: object, where: str) -> StoreNotReady:
+    return StoreNotReady(
+        f"the record of {name!r} in {where} is damaged ({why}): stop who uses {name!r}, and delete its record"
+    )
+
+
+def load(name: str, token: object, state: str) -> Entry:
+    """The entry of a record. Raises Damaged."""
+    number(token, "token", 0, MOST - 1)
+    try:
+        stored = json.loads(state) if state else []
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"its state is not JSON: {type(error).__name__}") from None
+    if stored:
+        _check(stored)
+    return Entry.load(name, token, stored)  # type: ignore[arg-type]  # checked
+
+
+def _check(stored: object) -> None:
+    shape, limit, holders, queue = _list(stored, "state", 4)
+    text(shape, "shape", checks.MAX_LABEL)
+    number(limit, "limit", 1, _MOST_PERMITS)
+    for permit in _list(holders, "holders"):
+        _permit(permit, limit, range(WAITING + 1, RESTING + 1))
+    for permit in _list(queue, "queue"):
+        _permit(permit, limit, range(WAITING, WAITING + 1))
+
+
+def _permit(stored: object, limit: int, states: range) -> None:
+    fields = _list(stored, "a permit", 12)
+    attempt, owner, kind, data, session, weight, ttl, rest, expires, token, acquired, state = fields
+    text(attempt, "attempt", _ID, 0)
+    text(owner, "owner", checks.MAX_OWNER)
+    text(kind, "kind", checks.MAX_LABEL)
+    if data is not None:
+        _data(text(data, "data", checks.MAX_DATA, printable=False))
+    text(session, "session", _ID, 0)
+    number(weight, "weight", 1, limit)
+    number(ttl, "ttl", 1, _LONGEST)
+    number(rest, "rest", 0, _LONGEST)
+    number(expires, "expires", 0, LATEST)
+    number(token, "token", 0, MOST - 1)
+    number(acquired, "acquired", 0, LATEST)
+    number(state, "state", states.start, states.stop - 1)
+
+
+@lru_cache(maxsize=64)
+def _data(text: str) -> None:
+    try:
+        checks.data_text(json.loads(text))
+    except (ValueError, RecursionError):
+        raise Damaged("data is not JSON") from None
+
+
+def number(value: object, what: str, least: int, most: int) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise Damaged(f"{what} is not a whole number from {least} to {most}")
+    return value
+
+
+def text(value: object, what: str, longest: int, shortest: int = 1, printable: bool = True) -> str:
+    if not isinstance(value, str) or not shortest <= len(value) <= longest:
+        raise Damaged(f"{what} is not text of {shortest} to {longest} characters")
+    if printable:
+        try:
+            checks.text(value, what, longest, shortest)
+        except ValueError as error:
+            raise Damaged(error) from None
+    return value
+
+
+def _list(value: object, what: str, length: int | None = None) -> Sequence[Any]:
+    if type(value) is not list or (length is not None and len(value) != length):
+        raise Damaged(f"{what} is not a list{'' if length is None else f' of {length}'}")
+    return value
