@@ -146,4 +146,5 @@ def _options(address: Address) -> dict[str, Any]:
     """For redis-py's connections. It is not to send its name and version: two round trips, and a permission more."""
     told = "driver_info" in signature(connection.AbstractConnection).parameters
     silent = {"driver_info": None} if told else {"lib_name": None, "lib_version": None}
-    return {**address.options, "protocol": 2, **silent}
+    checked = {"ssl_check_hostname": True} if address.tls else {}  # redis-py does so by default since 6.0 only
+    return {**checked, **address.options, "protocol": 2, **silent}

@@ -15,7 +15,7 @@ for place = 1, #KEYS / 2 do
   end
   if found[5] then return {2} end  -- it comes too late: see mark.lua
   local gone, first, mine
-  for _, holder in ipairs(found[4] and cmsgpack.unpack(found[4]) or {}) do
+  for _, holder in ipairs(found[4] and sound(cmsgpack.unpack(found[4])) or {}) do
     if holder[EXPIRES] <= now then
       gone = holder
     elseif holder[ATTEMPT] == ARGV[at + 1] and holder[STATE] ~= INTERRUPTED then
@@ -31,7 +31,7 @@ for place = 1, #KEYS / 2 do
     if waiters > 0 then return {2} end
   end
   local ttl = tonumber(ARGV[at + 7])
-  local token = mine and mine[TOKEN] or math.max(tonumber(found[2] or 0) + 1, now)
+  local token = mine and mine[TOKEN] or math.max(sound_token(found[2]) + 1, now)
   permits[place] = {ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], tonumber(ARGV[at + 6]), ttl,
     tonumber(ARGV[at + 8]), now + ttl, token, mine and mine[ACQUIRED] or now, HELD, tonumber(ARGV[at + 12])}
   answer[place + 1] = gone and {token, seen(gone, waiters)} or {token}

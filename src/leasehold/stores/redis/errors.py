@@ -27,6 +27,7 @@ _PASSING = (
 )
 _ACL = "the user's ACL does not allow it: docs/stores/redis.md has the line that it needs"
 _MEND = (
+    ("LEASEHOLDRECORD", "a record is damaged, or was written by something else: delete its key"),
     ("LEASEHOLDFORMAT", "a record was written by a newer leasehold: upgrade this one"),
     (
         "WRONGTYPE",

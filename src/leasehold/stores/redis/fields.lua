@@ -10,5 +10,26 @@ local BEHIND = 20  -- how many may be called in place of a head that does not he
 local CLUSTERED = 'C'  -- what sessions in a cluster begin with
 local CHANNEL = 'leasehold:session:'
 
+-- The holders of a record, if each has the form of a permit: others may have written there.
+local function sound(holders)
+  for _, holder in ipairs(holders) do
+    for field = ATTEMPT, SESSION do
+      if type(holder[field]) ~= 'string' then error('LEASEHOLDRECORD a holder', 0) end
+    end
+    for field = WEIGHT, STATE do
+      local value = holder[field]
+      if type(value) ~= 'number' or not (math.abs(value) < 2 ^ 53) then error('LEASEHOLDRECORD a holder', 0) end
+    end
+  end
+  return holders
+end
+
+-- The last token of a record. One that a Lua number cannot count on from is not ours.
+local function sound_token(stored)
+  local token = tonumber(stored or 0)
+  if not token or not (token >= 0 and token < 2 ^ 53 - 1) then error('LEASEHOLDRECORD a token', 0) end
+  return token
+end
+
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]

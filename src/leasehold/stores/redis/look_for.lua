@@ -39,7 +39,7 @@ local function look(key, queue, attempts)
   for number, attempt in ipairs(attempts) do places[number] = place_of(attempt, key, queue) end
   if refreshed then redis.call('PEXPIRE', queue, KEEP_MS) end
   local free = tonumber(string.match(found[2] or 'lock 1', '%d+$'))
-  for _, holder in ipairs(found[3] and cmsgpack.unpack(found[3]) or {}) do
+  for _, holder in ipairs(found[3] and sound(cmsgpack.unpack(found[3])) or {}) do
     if holder[EXPIRES] <= now then moves = 1 end
     if not first or holder[EXPIRES] < first[EXPIRES] then first = holder end
     free = free - holder[WEIGHT]

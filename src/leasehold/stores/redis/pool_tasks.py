@@ -201,6 +201,10 @@ class Lines:
         """Run the calls, in one go; with ``replicas`` the last reply is how many of those have confirmed."""
         return self.check(await self.replies(calls, limit, replicas, patience))
 
+    async def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
+        """As ``send``, without a count; an error is the reply of the call that it concerns."""
+        return await self.replies(calls, limit)
+
     async def replies(
         self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0, asking: bool = False
     ) -> list[Any]:

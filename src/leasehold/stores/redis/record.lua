@@ -9,10 +9,10 @@ local stored = redis.call('HMGET', KEYS[1], 'f', 't', 's', 'h', 'n', 'w' .. (ARG
 if stored[1] and stored[1] ~= '1' then
   return redis.error_reply('LEASEHOLDFORMAT ' .. stored[1])
 end
-local last = tonumber(stored[2] or 0)
+local last = sound_token(stored[2])
 local granted = last
 local shape = stored[3]
-local holders = stored[4] and cmsgpack.unpack(stored[4]) or {}
+local holders = stored[4] and sound(cmsgpack.unpack(stored[4])) or {}
 local waiting = redis.call('ZCARD', KEYS[2])
 local changed = false
 

@@ -8,13 +8,15 @@ alone has no expiry. ``record.lua`` and ``read_note.lua`` say what is in them. T
 from __future__ import annotations
 
 import bisect
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ... import clock
 from ...errors import StoreError, StoreUnavailable
 from ...lease import Unsettled
+from ...log import WARNING, log
 from ...protocol import (
     BROKEN,
     GONE,
@@ -82,10 +84,12 @@ class Many(NamedTuple):
 
 
 class Each(NamedTuple):
-    """Calls to a cluster, confirmed if that was chosen. Answered with the reply to each, or the StoreError that came in
-    place of it: a node that hangs is no matter of the others."""
+    """Calls of which each is answered with its reply, or with the StoreError that came in place of it: a record that
+    cannot be read, or in a cluster a node that hangs, is no matter of the others."""
 
     calls: Sequence[Call]
+    confirmed: bool = True
+    """Whether replicas have to confirm them, if that was chosen (in a cluster alone)."""
 
 
 class Keys(NamedTuple):
@@ -175,7 +179,7 @@ class RedisStore:
             case -2:
                 return Missing()
             case _:
-                return _mismatch(reply[1])
+                return read_mismatch(ask.name, reply[1:])
 
     def _not_answered(self, attempt: str) -> None:
         """A try of it has failed, was given up on or cancelled. However the attempt ends, that leaves a mark."""
@@ -277,7 +281,7 @@ class RedisStore:
                 holder = read_holding(asks[reply[0]].name, reply[2:])
                 return Refusal(reply[0], Busy(holder, None, holder.expires_in, (), reply[1]))
             case -1:
-                return Refusal(reply[0], _mismatch(reply[1]))
+                return Refusal(reply[0], read_mismatch(asks[reply[0]].name, reply[1:]))
             case _:
                 return None
 
@@ -301,7 +305,7 @@ class RedisStore:
                 outcomes[place] = reply
             if not isinstance(reply, StoreError):
                 for place, outcome in zip(places, reply, strict=True):
-                    outcomes[place] = _OUTCOMES.get(outcome) or unreadable(batch[place].name, _text(outcome))
+                    outcomes[place] = _OUTCOMES.get(outcome) or unreadable(batch[place].name, _told(outcome))
         return known(outcomes)
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
@@ -335,17 +339,31 @@ class RedisStore:
         """Redis lists keys in no order, so the names of a whole listing are kept from page to page."""
         names = self._listings.pop((prefix, after), None)
         if names is None:
-            names = sorted({self.name(key) for key in (yield self.listing(prefix))})
+            names = sorted({self.name(key) for key in (yield self.listing(prefix)) if _is_utf8(key)})
             names = names[bisect.bisect_right(names, after) :]
         page, rest = names[:count], names[count:]
-        replies = yield Many([Call(LOOK, self.keys(name), ()) for name in page])
-        found = [read_holding(name, each) for name, reply in zip(page, replies, strict=True) for each in reply]
+        replies = (yield Each([Call(LOOK, self.keys(name), ()) for name in page], confirmed=False)) if page else []
+        found = list(self._readable(page, replies))
         if not rest:
             return found, None
         while len(self._listings) >= _LISTINGS:  # nobody came back for it
             self._listings.pop(next(iter(self._listings)), None)
         self._listings[prefix, page[-1]] = rest
         return found, page[-1]
+
+    def _readable(self, names: Sequence[str], replies: Sequence[Any]) -> Iterator[Holding]:
+        """A record that cannot be read is left out of a listing, and told of."""
+        for name, reply in zip(names, replies, strict=True):
+            try:
+                if isinstance(reply, StoreUnavailable):
+                    raise reply
+                if isinstance(reply, StoreError):
+                    raise unreadable(name, str(reply))
+                yield from [read_holding(name, each) for each in reply]
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                log(WARNING, "%s", error)
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
         reply = yield Call(LOOK, self.keys(name), ())
@@ -356,7 +374,10 @@ class RedisStore:
 
     def read_note(self, name: str) -> Steps[str | None]:
         found = yield Call(READ_NOTE, (self.note_key(name),), ())
-        return None if found is None else _text(found)
+        try:
+            return None if found is None else _text(found)
+        except ValueError:
+            raise unreadable(name, "LEASEHOLDRECORD a note") from None
 
     def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
         args = (attempt.encode(), b"%d" % token, *(() if text is None else (text.encode(),)))
@@ -391,13 +412,21 @@ def read_ring(payload: bytes) -> tuple[str | None, bool]:
 
 
 def read_holding(name: str, fields: Sequence[Any]) -> Holding:
+    """What a reply tells of a holder. Raises StoreError if that does not have the form of one."""
+    try:
+        return _read_holding(name, fields)
+    except (ValueError, TypeError, RecursionError):
+        raise unreadable(name, "LEASEHOLDRECORD a holder") from None
+
+
+def _read_holding(name: str, fields: Sequence[Any]) -> Holding:
     attempt, owner, kind, data, token, age, left, waiters = fields
     return Holding(
         name,
         _text(attempt),
         _text(owner),
         _text(kind),
-        _text(data) or None,
+        _json(data),
         token,
         age / SECOND,
         left / SECOND,
@@ -405,9 +434,12 @@ def read_holding(name: str, fields: Sequence[Any]) -> Holding:
     )
 
 
-def _mismatch(found: bytes | str) -> Mismatch:
-    shape, _, limit = _text(found).rpartition(" ")
-    return Mismatch(shape, int(limit))
+def read_mismatch(name: str, found: Sequence[Any]) -> Mismatch:
+    try:
+        shape, _, limit = _text(found[0]).rpartition(" ")
+        return Mismatch(shape, int(limit))
+    except (ValueError, IndexError, AttributeError):
+        raise unreadable(name, "LEASEHOLDRECORD a shape") from None
 
 
 def _keep(forms: dict[str, F], name: str, form: F) -> F:
@@ -419,6 +451,26 @@ def _keep(forms: dict[str, F], name: str, form: F) -> F:
 
 def _text(value: bytes | str) -> str:
     return value if isinstance(value, str) else value.decode()
+
+
+def _told(outcome: Any) -> str:
+    return outcome.decode(errors="replace") if isinstance(outcome, bytes) else str(outcome)
+
+
+def _is_utf8(key: bytes) -> bool:
+    try:
+        key.decode()
+    except ValueError:
+        return False
+    return True
+
+
+def _json(data: bytes | str) -> str | None:
+    """Data of a holder, which is JSON, or nothing. Raises ValueError, RecursionError."""
+    text = _text(data)
+    if text:
+        json.loads(text)
+    return text or None
 
 
 def _escape(pattern: bytes) -> bytes:

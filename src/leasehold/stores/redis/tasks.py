@@ -27,6 +27,10 @@ class Link(Protocol):
         self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0
     ) -> list[Any]: ...
 
+    async def each(
+        self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0
+    ) -> list[Any]: ...
+
     async def keys(self, pattern: bytes, limit: float) -> list[bytes]: ...
 
     async def ear(self, channel: str, limit: float) -> Any: ...
@@ -89,8 +93,8 @@ class RedisTasks:
             case Confirmed(calls):
                 replies = await self._link.send(calls, limit, self._replicas, limit / 2)
                 return confirmed(replies, self._replicas)
-            case Each(calls):
-                replies = await self._link.each(calls, limit, self._replicas, limit / 2)  # type: ignore[attr-defined]
+            case Each(calls, confirm):
+                replies = await self._link.each(calls, limit, self._replicas if confirm else 0, limit / 2)
                 return translate_each(replies, self._where, was_writable=self._was_writable)
             case Keys(pattern):
                 return await self._link.keys(pattern, limit)

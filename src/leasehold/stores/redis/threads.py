@@ -30,6 +30,8 @@ class Link(Protocol):
 
     def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]: ...
 
+    def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]: ...
+
     def keys(self, pattern: bytes, limit: float) -> list[bytes]: ...
 
     def ear(self, channel: str, limit: float) -> Any: ...
@@ -88,8 +90,8 @@ class RedisThreads:
                 return self._link.send(calls, limit) if calls else []
             case Confirmed(calls):
                 return confirmed(self._link.send(calls, limit, self._replicas, limit / 2), self._replicas)
-            case Each(calls):
-                replies = self._link.each(calls, limit, self._replicas, limit / 2)  # type: ignore[attr-defined]
+            case Each(calls, confirm):
+                replies = self._link.each(calls, limit, self._replicas if confirm else 0, limit / 2)
                 return translate_each(replies, self._where, was_writable=self._was_writable)
             case Keys(pattern):
                 return self._link.keys(pattern, limit)

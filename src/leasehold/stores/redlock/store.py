@@ -26,7 +26,6 @@ from ...protocol import (
     Busy,
     Grant,
     Holding,
-    Mismatch,
     Opened,
     Renewal,
     Reply,
@@ -34,7 +33,7 @@ from ...protocol import (
 )
 from ..redis.errors import known, unreadable
 from ..redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, RENEW, VOTE, Call
-from ..redis.store import Keys, Many, RedisStore, read_holding
+from ..redis.store import Keys, Many, RedisStore, read_holding, read_mismatch
 from ..redis.url import Address, parse
 
 Answers = Mapping[int, Any]
@@ -130,8 +129,7 @@ class RedlockStore:
         yield Tell(Call(ABANDON, call.keys, (ask.attempt.encode(), b"", number)), ask.ttl / SECOND)
         for reply in answers.values():
             if _is(reply, -1):
-                shape, _, limit = reply[1].decode().rpartition(" ")
-                return Mismatch(shape, int(limit))
+                return read_mismatch(ask.name, reply[1:])
         refused = [reply for reply in answers.values() if _is(reply, 0)]
         if len(granted) + len(refused) < self.quorum:
             raise self._too_few(answers)
@@ -172,7 +170,7 @@ class RedlockStore:
             """Why, of one that too few nodes can tell of: some may not be able to read its record."""
             for reply in answers.values():
                 if isinstance(reply, list) and isinstance(reply[place], bytes):
-                    return unreadable(batch[place].name, reply[place].decode())
+                    return unreadable(batch[place].name, reply[place].decode(errors="replace"))
             return self._too_few(answers)
 
         heard: dict[int, Any] = {}
