@@ -236,9 +236,11 @@ def test_a_lost_upsert_race_is_retried() -> None:
                 changes += 1
                 if changes == 1:
                     return None
+                now = datetime(2026, 11, 18)
                 return {
-                    "now": 5, "shape": "lock", "limit": 1, "waiters": 0, "place": -1,
-                    "holders": [{"attempt": "a", "state": "held", "token": 7, "acquired": 5}],
+                    "now": now, "shape": "lock", "limit": 1, "waiters": 0, "place": -1,
+                    "holders": [{"attempt": "a", "owner": "o", "kind": "lock", "weight": 1, "ttl": 1000,
+                                 "state": "held", "token": 7, "acquired": now, "expires": now}],
                 }  # fmt: skip
         raise TypeError(request)
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from ...policy import DEFAULT_TTL
 from ...protocol import SECOND, Ask, Grant
 from .access import authentication
 from .link import Link
-from .session import Session, length
+from .session import Session, length, longest_tick
 from .store import ZooKeeperStore
 from .threads import ZooKeeperThreads
 from .url import Address, parse
@@ -27,6 +28,8 @@ LIMIT = 5.0
 OLDEST = (3, 5)
 SHORTEST, LONGEST = 1.0, 86_400.0
 """Seconds of a session that are asked for to see what the server makes of them."""
+SHORT_TTL = 2.0
+"""Shorter leases are rare, and a tickTime of 2 s, the default, serves them."""
 HERE = "leasehold-doctor"
 
 
@@ -36,6 +39,7 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
     link = Link(address)
     try:
         found += _ensemble(address, found)
+        found += _tick(address)
         found += _sessions(link)
         store = ZooKeeperStore(link, namespace)
         found += _lease(link, store)
@@ -75,6 +79,31 @@ def _ensemble(address: Address, found: list[Finding]) -> Iterator[Finding]:
     elif servers == 1:
         advice = "name all of them, h1:p1,h2:p2,h3:p3, so that the loss of this one does not cut you off"
         yield Finding(WARNING, "ensemble", "the URL names one server", advice)
+
+
+def _tick(address: Address) -> Iterator[Finding]:
+    """Whether a server's tickTime leaves sessions longer than leases, as far as it may be asked (``conf``)."""
+    for each in address.hosts.split(","):
+        try:
+            said = _word(each, address, b"conf")
+        except OSError:
+            continue  # said before
+        found = re.search(r"^tickTime=([0-9]{1,9})$", said, re.MULTILINE)
+        if found is None:
+            message = "does not say its tickTime (conf is not in its 4lw.commands.whitelist)"
+            yield Finding(
+                OK, each, f"{message}; it must be {longest_tick(DEFAULT_TTL):.1f} s or less for the default ttl"
+            )
+            continue
+        tick = int(found[1]) / 1000
+        shortest = max(0.0, (tick / 2 - 0.95) / 0.045)
+        if tick > longest_tick(DEFAULT_TTL):
+            message = f"tickTime of {tick:g} s: a lease with a ttl below {shortest:.3g} s may have two holders"
+            advice = f"set tickTime to 2000, or use a ttl of {shortest:.3g} s or more everywhere"
+            yield Finding(ERROR, each, message, advice)
+        elif tick > longest_tick(SHORT_TTL):
+            message = f"tickTime of {tick:g} s: a lease with a ttl below {shortest:.3g} s may have two holders"
+            yield Finding(WARNING, each, message, "set tickTime to 2000 if you use shorter leases")
 
 
 def _sessions(link: Link) -> Iterator[Finding]:

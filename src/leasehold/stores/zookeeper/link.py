@@ -88,11 +88,16 @@ class Link:
             for session in self.sessions:
                 if needed <= session.timeout <= 1.25 * needed:
                     return session
-            session = Session(self, needed)
+            try:
+                if self._guard is None:
+                    guard = threading.Thread(target=self._keep_guard, name="leasehold-zookeeper", daemon=True)
+                    guard.start()
+                    self._guard = guard  # one that could not be started is none: the next call tries again
+                session = Session(self, needed)
+            except RuntimeError as error:
+                raise StoreUnavailable(f"{self.where}: no thread can be started for a session: {error}") from error
             self.sessions.append(session)
-            if self._guard is None:
-                self._guard = threading.Thread(target=self._keep_guard, name="leasehold-zookeeper", daemon=True)
-                self._guard.start()
+        self._bell.ring()
         return session
 
     def any_session(self) -> Session:
@@ -106,8 +111,11 @@ class Link:
         for session in [session for session in self.sessions if session.over]:
             if clock.now() < session.began + REPLACED_AFTER:
                 continue
+            try:
+                threading.Thread(target=session.close, daemon=True).start()  # it waits for kazoo's threads
+            except RuntimeError:
+                continue  # no thread to be had: another time
             self.sessions.remove(session)
-            threading.Thread(target=session.close, daemon=True).start()  # it waits for kazoo's threads
 
     def check_length(self, session: Session, ttl: float) -> None:
         """The server has a say in how long a session is: refuse what it does not honour."""

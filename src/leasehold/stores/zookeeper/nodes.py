@@ -195,7 +195,7 @@ class Record(NamedTuple):
         return self.state == WAITING or (new and not self.token)
 
     def seen(self, name: str, attempt: str, token: int, since: int, now: int, waiters: int) -> Holding:
-        """A live node expires no later than its ttl from now: only its holder knows whether it is renewed."""
+        """With its whole ttl left: how much of that is over, ``Reading`` says."""
         age = max(0, now - since) / 1000
         return Holding(name, attempt, self.owner, self.kind, self.data, token, age, self.ttl / SECOND, waiters)
 

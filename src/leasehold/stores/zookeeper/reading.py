@@ -161,9 +161,12 @@ class Reading:
         seen = record.seen(name, attempt, token, since, now, waiters)
         if isinstance(node, Rest):
             return seen._replace(expires_in=(node.until - now) / 1000)
+        left = seen.expires_in - max(0, now - stat.mtime) / 1000
         if node.limit > 1:
-            return seen._replace(expires_in=max(0.001, seen.expires_in - max(0, now - stat.mtime) / 1000))
-        return seen
+            return seen._replace(expires_in=max(0.001, left))
+        # A lock's renewal writes nothing. A node that is there after the term that was written has been renewed since,
+        # at most a ttl ago: it ends no later than a ttl from now.
+        return seen._replace(expires_in=left) if left > 0 else seen
 
     def _token(self, session: Session, record: nodes.Record, stat: Any) -> int:
         return record.token or session.base + stat.mzxid

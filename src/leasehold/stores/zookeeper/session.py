@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import defaultdict, deque
@@ -33,6 +34,12 @@ quiet.setLevel(logging.ERROR)  # kazoo logs whole requests, passwords too, and e
 def length(ttl: float) -> float:
     """How long a session has to last for leases of ``ttl`` seconds, see docs/design/09-zookeeper.md."""
     return 1.15 * ttl + 1.0
+
+
+def longest_tick(ttl: float) -> float:
+    """The tickTime in seconds up to which such a session outlives every lease of ``ttl`` seconds: the leader may note
+    the last sign of life half a tick late, and what the length exceeds ttl and a tenth by has to cover that."""
+    return 2 * (0.045 * ttl + 0.95)
 
 
 class _SetWatches:
@@ -106,7 +113,12 @@ class Session:
         self._failures = 0
         self._listen()
         self.client.add_listener(self._changed)
-        self.client.start_async()
+        try:
+            self.client.start_async()
+        except RuntimeError:  # a thread was refused: end those that were not
+            with contextlib.suppress(RuntimeError):
+                self.client.handler.stop()
+            raise
 
     @property
     def up(self) -> bool:
