@@ -13,7 +13,7 @@ from .core import Core
 from .effects import RETRY, Effects, Listen, Run, Wait
 from .errors import AcquireTimeout, LeaseLost, StoreError, StoreNotReady, StoreUnavailable
 from .lease import NEVER, NOT_THERE, RELEASED, BaseLease, Claim, Unsettled
-from .log import WARNING, log
+from .log import WARNING, log, shown
 from .model import LeaseInfo, LockMetrics
 from .protocol import (
     SECOND,
@@ -417,7 +417,7 @@ def _tell_taken(core: Core, claim: Claim, previous: Holding | None) -> None:
     else:
         since = f"expired for {-previous.expires_in:.3g} s" if previous.expires_in <= 0 else "which has died"
         fields = {"taken_from": previous.owner, "expired_for": max(0.0, -previous.expires_in)}
-        core.tell("taken_over", claim.name, claim.token, f"from {previous.owner}, {since}", **fields)
+        core.tell("taken_over", claim.name, claim.token, f"from {shown(previous.owner)}, {since}", **fields)
 
 
 def _timed_out(core: Core, ask: Ask, busy: Busy, waited: float) -> AcquireTimeout:
@@ -429,7 +429,8 @@ def _timed_out(core: Core, ask: Ask, busy: Busy, waited: float) -> AcquireTimeou
         holder = busy.holder
         fields = {"holder": holder.owner, "holder_token": holder.token, "until": holding.expires}
         who = (
-            f"held by {holder.owner} for {holder.age:.3g} s (token {holder.token}, until in {holder.expires_in:.3g} s)"
+            f"held by {shown(holder.owner)} for {holder.age:.3g} s "
+            f"(token {holder.token}, until in {holder.expires_in:.3g} s)"
         )
     if busy.place is not None:
         who += f"; {busy.place} ahead in the queue"

@@ -13,6 +13,17 @@ from .typed import Any
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
+
+def shown(text: str, keep: str = "") -> str:
+    """The text as a terminal or a log may have it. Whatever does not print, such as an escape sequence that somebody
+    has put into a store, is written as ``\\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+    )
+
+
 show: Callable[[str, str | None], None] | None = None
 """Set by the command: called with each warning and its event instead of logging it."""
 
@@ -40,6 +51,7 @@ def log(level: int, message: str, *args: object, exc: BaseException | None = Non
     """Log ``message % args``; ``fields`` become attributes of the record, prefixed with ``lease_``."""
     if not heard(level):
         return
+    args = tuple(shown(arg) if isinstance(arg, str) else arg for arg in args)
     if show is not None:
         show(message % args, fields.get("event"))
         return

@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import checks
 from ..lock import Locks
+from ..log import shown
 from ..model import LeaseInfo, LockMetrics
 from .options import Options
 from .say import held, local, say, span
@@ -122,7 +123,8 @@ _COMMANDS: Mapping[str, Callable[[Locks, Options], Answer]] = {
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as aligned columns."""
+    """Rows as aligned columns. Cells come from the store."""
+    rows = [[shown(cell) for cell in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

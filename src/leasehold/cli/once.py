@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 
 from ..errors import StoreNotReady
+from ..log import shown
 from ..once import Policy, Ran, TooManyOutcomes, ends_at, look, record
 from ..typed import TYPE_CHECKING
 from .say import local, say
@@ -48,8 +49,8 @@ class Work:
         if outcome is None or not self._policy.is_final(outcome):
             self._begun = time.monotonic()
             return None
-        what = "was done" if outcome.ok else f"has failed ({outcome.error})"
-        who = f", by {outcome.owner}, {local(outcome.finished)}" if outcome.finished else ", long ago"
+        what = "was done" if outcome.ok else f"has failed ({shown(str(outcome.error))})"
+        who = f", by {shown(str(outcome.owner))}, {local(outcome.finished)}" if outcome.finished else ", long ago"
         say(f"{outcome.name!r} version {outcome.version} {what}{who}")
         if outcome.ok:
             return 0

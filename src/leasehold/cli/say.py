@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from ..log import shown
 from ..typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 def say(message: str) -> None:
     """A line on standard error, at once and whole."""
+    text = shown(message, keep="\n")
     try:
-        os.write(2, f"leasehold: {message}\n".encode("utf-8", "backslashreplace"))
+        os.write(2, f"leasehold: {text}\n".encode("utf-8", "backslashreplace"))
     except OSError:
         pass  # closed, or nobody reads it
 
@@ -44,4 +46,4 @@ def local(moment: datetime) -> str:
 def held(holder: LeaseInfo) -> str:
     """Who holds a lease, since when."""
     age = span(time.time() - holder.acquired.timestamp())
-    return f"held by {holder.owner} since {local(holder.acquired)} ({age}), token {holder.token}"
+    return f"held by {shown(holder.owner)} since {local(holder.acquired)} ({age}), token {holder.token}"
