@@ -17,6 +17,7 @@ from .log import DEBUG, ERROR, INFO, WARNING, heard, log
 from .model import Counters, Event
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
 from .spec import LOCK_OPTIONS, Spec, make_spec
+from .starting import start_thread
 from .timer import timer
 from .typed import Any, TypeVar
 
@@ -37,6 +38,8 @@ class Core:
     """The books of one ``Locks``: what it holds, what it owes the store, whom it tells.
 
     ``mutex`` guards the end of each lease, so that it ends once; it is held for a few instructions and never over I/O.
+    A signal handler or a destructor may run in the middle of that, in the same thread, and release or acquire a lease:
+    so the mutex is re-entrant, and what it guards is compared and written with no call in between.
     """
 
     def __init__(
@@ -76,7 +79,7 @@ class Core:
 
     def reset(self) -> None:
         """Start with empty books, in a new process or in a forked one."""
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()
         self.leases: dict[str, weakref.ref[BaseLease]] = {}  # by attempt; each lease takes itself out
         self.asking: dict[str, Bell] = {}
         self.unsettled: deque[Unsettled] = deque()
@@ -398,7 +401,7 @@ def _ring(bell: Bell, news: Grant | Busy | None = None) -> None:
 def aside(name: str, function: Callable[..., object], *args: object) -> None:
     """Call a function that may take its time in a thread of its own; if there is none to be had, here and now."""
     try:
-        threading.Thread(target=function, args=args, name=name, daemon=True).start()
+        start_thread(name, function, *args)
     except RuntimeError as error:
         if sys.is_finalizing() or "shutdown" in str(error):
             return  # there is nobody left to tell
@@ -421,7 +424,10 @@ def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
     for core in {*_cores, *_owing}:
         if not core.finished or any(owed.until > clock.now() for owed in list(core.unsettled)):
-            core.at_exit(max(0.0, ends - clock.now()))
+            try:
+                core.at_exit(max(0.0, ends - clock.now()))
+            except Exception as error:  # the others still have leases to release
+                log(ERROR, "releasing leases at exit failed: %s", error, exc=error)
 
 
 atexit.register(_at_exit)

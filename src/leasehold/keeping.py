@@ -8,7 +8,7 @@ from itertools import islice
 from . import policy
 from .core import Core
 from .effects import RETRY, Effects, Listen, Run, Wait
-from .errors import StoreError
+from .errors import StoreError, StoreUnavailable
 from .lease import CLOSED, INTERRUPTED, RELEASED, TAKEN, BaseLease
 from .log import DEBUG, ERROR, log
 from .protocol import BROKEN, RENEWED, SECOND, Bell, Renewal
@@ -28,7 +28,7 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
     try:
         yield Listen("", None)  # for news of what is held
     except Exception as error:  # it learns of them when it renews
-        log(ERROR, "the keeper cannot listen, and goes on: %s", error, exc=error)
+        log(ERROR, "the keeper cannot listen for wake-ups, and renews without them: %s", error, exc=error)
     while core.closed is None and not (core.dropped and not core.leases):
         try:
             yield from _renew_due(core)
@@ -40,9 +40,16 @@ def keep(core: Core, bell: Bell) -> Effects[None]:
         except StoreError as error:
             log(DEBUG, "housekeeping has to wait: %s", error)
         except Exception as error:  # a keeper that dies would lose every lease
-            log(ERROR, "the keeper stumbled and goes on: %s", error, exc=error)
+            log(ERROR, "the renewal loop failed; retrying: %s", error, exc=error)
             yield Wait(bell, RETRY)
         yield Wait(bell, _next_look(core))
+
+
+def unexpected(error: Exception) -> StoreError:
+    """An error that no driver should let through: its lease's record may be damaged."""
+    wrapped = StoreError(f"unexpected {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def _next_due(core: Core) -> float:
@@ -106,12 +113,18 @@ def _renew_batch(
     ]
     try:
         outcomes = yield Run(core.store.renew(asks), limit)
-    except StoreError as error:
+    except Exception as error:
+        if not isinstance(error, StoreError):
+            error = unexpected(error)
+        if len(leases) > 1 and not isinstance(error, StoreUnavailable):
+            for lease in leases:  # one record that cannot be read must not cost the other leases their renewal
+                yield from _renew_batch(core, [lease], ttl, limit)
+            return
         core.renewal_failures += len(leases)
         for lease in leases:
             _renewal_failed(core, lease, error)
         if fail:
-            raise
+            raise error from error.__cause__
         return
     for lease, term, outcome in zip(leases, terms, outcomes, strict=True):
         if outcome == RENEWED:
@@ -134,7 +147,7 @@ def _probe(core: Core, lease: BaseLease) -> Effects[None]:
     left = max(1, int((claim.until - core.now()) * SECOND))
     try:
         [outcome] = yield Run(core.store.renew([Renewal(claim.name, claim.attempt, claim.token, left)]), 1.0)
-    except StoreError:
+    except Exception:
         return
     if outcome != RENEWED and not isinstance(outcome, StoreError):
         core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
@@ -168,7 +181,9 @@ def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
             else:
                 steps = core.store.release(owed.name, owed.attempt, owed.token, None)
             yield Run(steps, _limit(core, min(ends, _next_due(core), core.now() + core.cadence)))
-        except StoreError:
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log(ERROR, "releasing %r failed; retrying: %s", owed.name, error, exc=error)
             if core.now() < owed.until:
                 core.unsettled.append(owed)  # again, behind the others
         core.settled(owed)
@@ -183,7 +198,7 @@ def _settle_many(core: Core, ends: float) -> Effects[None]:
         batch = list(islice(core.unsettled, BATCH))
         try:
             yield Run(give_back(batch), _limit(core, min(ends, _next_due(core), core.now() + core.cadence)))
-        except StoreError:
+        except Exception:  # one by one it shows which of them fails
             return
         for owed in batch:
             core.settled(owed)

@@ -15,6 +15,7 @@ from .log import ERROR, log
 from .model import Event
 from .protocol import Ask, Reply, Store, ThreadDriver
 from .spec import Spec
+from .starting import start_thread
 from .typed import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class Cancel:
 
         self.under_way = over
         try:
-            threading.Thread(target=work, name="leasehold-call", daemon=True).start()
+            start_thread("leasehold-call", work)
         except RuntimeError:
             self.under_way = None  # there is no call to wait for
             raise
@@ -107,7 +108,8 @@ class ThreadCore(Core):
     def reset(self) -> None:
         super().reset()
         self.bell = ThreadBell()
-        self.closing = threading.Lock()
+        self.closing = threading.RLock()
+        self.starting = False
         self.keeper: threading.Thread | None = None
         self.events: Any = None
 
@@ -237,17 +239,21 @@ class ThreadCore(Core):
     def wake_keeper(self) -> None:
         if not self.keeping:
             with self.mutex:
-                if not self.keeping:
-                    self.keeping = True  # already: a destructor that comes in between must not wait for the mutex
+                if not self.keeping and not self.starting:
+                    self.starting = True
                     try:
-                        self.keeper = threading.Thread(target=self._keep, name="leasehold-keeper", daemon=True)
-                        self.keeper.start()
+                        start_thread("leasehold-keeper", self._keep)
                     except BaseException:  # no thread to be had: the next one who needs the keeper tries again
-                        self.keeper, self.keeping = None, False
+                        self.starting = False
                         raise
         self.bell.ring()
 
     def _keep(self) -> None:
+        with self.mutex:
+            if self.keeping:
+                return  # an interrupt came just after the keeper was started, and another was started for it
+            self.keeping = True
+            self.keeper = threading.current_thread()
         self.drive(keeping.keep(self, self.bell))
         if self.dropped and self.closed is None:
             self.close()
@@ -277,7 +283,7 @@ class ThreadCore(Core):
             if self.events is None:
                 events: Any = queue.SimpleQueue()
                 try:
-                    threading.Thread(target=self._tell, args=(events,), name="leasehold-events", daemon=True).start()
+                    start_thread("leasehold-events", self._tell, events)
                 except RuntimeError:
                     return None
                 self.events = events

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Iterator
 
 from .bells import ThreadBell
+from .log import ERROR, log
+from .starting import start_thread
 from .typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,37 +20,48 @@ NAP = 1.0
 
 class Timer:
     def __init__(self) -> None:
-        self._cores: weakref.WeakSet[Core] = weakref.WeakSet()
         self.after_fork()
 
     def after_fork(self) -> None:
         """Threads do not survive a fork: start afresh when needed."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler or a destructor may come in the middle and acquire a lease
         self._bell = ThreadBell()
-        self._thread: threading.Thread | None = None
-        self._cores = weakref.WeakSet()
+        self._runs = False
+        self._cores: dict[int, weakref.ref[Core]] = {}
 
     def watch(self, core: Core) -> None:
         """See to it that ``core.expire()`` is called at ``core.next_deadline``."""
-        with self._mutex:
-            self._cores.add(core)
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="leasehold-timer", daemon=True)
-                self._thread.start()
+        self._cores[id(core)] = weakref.ref(core)
+        if not self._runs:
+            start_thread("leasehold-timer", self._run)
         self._bell.ring()
 
     def _run(self) -> None:
+        with self._mutex:
+            if self._runs:
+                return  # two asked for the first deadline at once
+            self._runs = True
         while True:
-            with self._mutex:
-                cores = list(self._cores)
-            pause = float("inf")
-            for core in cores:
-                if core.next_deadline <= core.now():
-                    core.expire()
-                pause = min(pause, core.next_deadline - core.now())
-            del cores  # a Locks that is dropped must not live on here
-            core = None  # type: ignore[assignment]
+            pause = min((self._next(core) for core in self._watched()), default=float("inf"))
             self._bell.wait(None if pause == float("inf") else min(NAP, pause))
+
+    def _watched(self) -> Iterator[Core]:
+        for key, ref in list(self._cores.items()):
+            core = ref()
+            if core is not None:
+                yield core
+            elif self._cores.get(key) is ref:
+                del self._cores[key]
+
+    def _next(self, core: Core) -> float:
+        """Fire what is due; the seconds until the next deadline."""
+        try:
+            if core.next_deadline <= core.now():
+                core.expire()
+        except Exception as error:  # a timer that dies would tell nobody of a loss any more
+            log(ERROR, "the timer failed on a deadline; retrying: %s", error, exc=error)
+            return NAP
+        return core.next_deadline - core.now()
 
 
 timer = Timer()

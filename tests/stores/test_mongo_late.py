@@ -12,9 +12,10 @@ from mongo_databases import own_url
 import leasehold
 from leasehold import aio, policy
 from leasehold.protocol import SECOND, Ask, Renewal
+from leasehold.stores.main_thread import name_of
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import store as mongo
-from leasehold.stores.mongodb.tasks import MongoTasks, _name_of
+from leasehold.stores.mongodb.tasks import MongoTasks
 
 HUNG = 0.05
 """How long to wait for what does not come."""
@@ -136,9 +137,9 @@ def test_what_an_operation_is_about_is_known() -> None:
     }
     for name, each in about.items():
         for steps in each:
-            assert _name_of(steps) == name, steps
+            assert name_of(steps) == name, steps
             next(steps)
-            assert _name_of(steps) == name, steps
+            assert name_of(steps) == name, steps
             steps.close()
 
 

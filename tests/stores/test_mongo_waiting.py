@@ -47,7 +47,7 @@ class Server:
     def document(self, name: str) -> dict[str, Any]:
         now = NOON + timedelta(seconds=self.now)
         holder = {
-            "attempt": "other", "owner": "o", "kind": "lock", "data": None, "token": 7, "state": "held",
+            "attempt": "other", "owner": "o", "kind": "lock", "data": None, "token": 7, "weight": 1, "state": "held",
             "acquired": NOON + timedelta(seconds=0 if self.renews else self.renewed), "ttl": int(self.ttl * 1000),
             "expires": NOON + timedelta(seconds=self.renewed + self.ttl),
         }  # fmt: skip

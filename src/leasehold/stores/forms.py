@@ -32,11 +32,11 @@ def damaged(name: str, why: object, where: str) -> StoreNotReady:
     )
 
 
-def load(name: str, token: object, state: str) -> Entry:
-    """The entry of a record. Raises Damaged."""
+def load(name: str, token: object, state: str | Sequence[Any]) -> Entry:
+    """The entry of a record, whose state is text or was parsed by the store. Raises Damaged."""
     number(token, "token", 0, MOST - 1)
     try:
-        stored = json.loads(state) if state else []
+        stored = json.loads(state) if state and isinstance(state, str) else state
     except (ValueError, RecursionError) as error:
         raise Damaged(f"its state is not JSON: {type(error).__name__}") from None
     if stored:

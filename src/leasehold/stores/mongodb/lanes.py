@@ -36,6 +36,6 @@ class Lane:
         self.turns.release()
 
     def no_turn(self, limit: float) -> StoreUnavailable:
-        error = StoreUnavailable(f"too many calls of this process at a time: no turn for this one within {limit:g} s")
+        error = StoreUnavailable(f"too many calls of this process at a time: no turn for this one within {limit:.2g} s")
         error.queued = clock.now() - self._answered < limit
         return error

@@ -46,6 +46,8 @@ from .requests import Change, ChangeMany, Document, Find, FindPage, Ring, Sender
 from .stages import INTERRUPTED, RESTING
 from .waiting import CLOCK_AGE, KEPT, Waiter, Waiters
 
+REFUSALS = (13, 18)
+"""The server's codes for what is not allowed, and for wrong credentials: not about any record."""
 RACES = 50
 """How often an upsert may lose against another of the same name, which can happen once or twice, until it is odd."""
 
@@ -293,7 +295,10 @@ def _change(change: Change) -> Steps[Document | None]:
     as the change left it, but without what is to be computed. Of ``now`` a later time does as well."""
     try:
         document: Document | None = yield change
-    except OperationFailure:  # what is in the record may be why
+    except OperationFailure as error:
+        if error.code in REFUSALS:
+            raise
+        # What is in the record may be why.
         for found in (yield Find([change.name])):
             records.check(change.name, found)
         raise
