@@ -14,11 +14,11 @@ def start_thread(name: str, function: Callable[..., object], *args: object) -> N
     the event's mutex locked, and the new thread waits for it for ever. So a bare thread, which no signal handler
     interrupts, starts the proper one.
     """
+    _thread.start_new_thread(_begin, (name, function, args))
 
-    def begin() -> None:
-        try:
-            threading.Thread(target=function, args=args, name=name, daemon=True).start()
-        except RuntimeError:  # no second thread to be had: this one does as well
-            function(*args)
 
-    _thread.start_new_thread(begin, ())
+def _begin(name: str, function: Callable[..., object], args: tuple[object, ...]) -> None:
+    try:
+        threading.Thread(target=function, args=args, name=name, daemon=True).start()
+    except RuntimeError:  # no second thread to be had: this one does as well
+        function(*args)

@@ -109,7 +109,6 @@ class ThreadCore(Core):
         super().reset()
         self.bell = ThreadBell()
         self.closing = threading.RLock()
-        self.starting = False
         self.keeper: threading.Thread | None = None
         self.events: Any = None
 
@@ -239,21 +238,20 @@ class ThreadCore(Core):
     def wake_keeper(self) -> None:
         if not self.keeping:
             with self.mutex:
-                if not self.keeping and not self.starting:
-                    self.starting = True
+                if not self.keeping:
+                    self.keeping = True  # already: what asks meanwhile must not take the keeper for absent
                     try:
                         start_thread("leasehold-keeper", self._keep)
                     except BaseException:  # no thread to be had: the next one who needs the keeper tries again
-                        self.starting = False
+                        self.keeping = self.keeper is not None
                         raise
         self.bell.ring()
 
     def _keep(self) -> None:
         with self.mutex:
-            if self.keeping:
+            if self.keeper is not None:
                 return  # an interrupt came just after the keeper was started, and another was started for it
-            self.keeping = True
-            self.keeper = threading.current_thread()
+            self.keeper, self.keeping = threading.current_thread(), True
         self.drive(keeping.keep(self, self.bell))
         if self.dropped and self.closed is None:
             self.close()
