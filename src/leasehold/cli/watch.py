@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from .. import clock
 from ..typed import TYPE_CHECKING
 from .say import say, span
+from .signals import ENDING
 
 if TYPE_CHECKING:
     from ..lock import Lease
@@ -23,6 +24,8 @@ _LOOK_EVERY = 0.01
 _UNKILLABLE = 1.0
 """How long to wait for what SIGKILL was sent to: what is left then is dead but uncollected, or stuck in the kernel."""
 
+_ANOTHER_USER = "runs as another user and cannot be signalled"
+
 
 class Watch:
     def __init__(self, child: Child, guardian: Guardian, signals: Signals) -> None:
@@ -30,6 +33,8 @@ class Watch:
         self._guardian = guardian
         self._signals = signals
         self._suspended = False
+        self.runs_on = False
+        """Whether COMMAND could not be ended, because it runs as another user."""
         self._poll = select.poll()
         self._poll.register(signals.fd, select.POLLIN)
 
@@ -75,14 +80,21 @@ class Watch:
 
     def _stop(self, kill_at: float) -> None:
         """End COMMAND and everything else in its process group: SIGTERM now, SIGKILL at ``kill_at``."""
-        child = self._child
+        child, told = self._child, False
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
         while True:
             child.look()
             now = clock.now()
             # (Its number cannot be another's already: it would have to come round between two looks.)
-            if child.status is not None and (not child.signal(0) or now >= kill_at + _UNKILLABLE):
+            left = child.signal(0)
+            if child.out_of_reach and not told:
+                told = True
+                say(f"COMMAND {_ANOTHER_USER}: it may run on beside the next holder of the lease")
+            if child.status is not None and not left:
+                return
+            if now >= kill_at + _UNKILLABLE and (child.status is not None or child.out_of_reach):
+                self.runs_on = child.out_of_reach
                 return
             if now >= kill_at:
                 child.signal(signal.SIGKILL)
@@ -96,3 +108,5 @@ class Watch:
                 self._child.give_terminal()
             self._suspended = self._suspended or number == signal.SIGTSTP
             self._child.signal(number)
+            if self._child.out_of_reach and number in ENDING:
+                say(f"{signal.Signals(number).name} was not passed on: COMMAND {_ANOTHER_USER}")
