@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import select
 import signal
 from contextlib import nullcontext
 
 from .. import clock
+from ..ready import readable
 from ..typed import TYPE_CHECKING
 from .say import say, span
 from .signals import ENDING
@@ -35,8 +35,6 @@ class Watch:
         self._suspended = False
         self.runs_on = False
         """Whether COMMAND could not be ended, because it runs as another user."""
-        self._poll = select.poll()
-        self._poll.register(signals.fd, select.POLLIN)
 
     def until_end(self, lease: Lease | None, kill_after: float, renew_every: float) -> str | None:
         """Return when COMMAND has ended: with the reason when that was because its lease was lost, or about to be."""
@@ -102,7 +100,7 @@ class Watch:
 
     def _sleep(self, seconds: float | None) -> None:
         """Until something happens; then pass on what signals have come."""
-        self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
+        readable(self._signals.fd, within=None if seconds is None else max(0.0, seconds))
         for number in self._signals.take():
             if number == signal.SIGCONT:
                 self._child.give_terminal()
