@@ -79,7 +79,7 @@ def tick() -> None:
 
 
 with leasehold.connect(URL) as locks, leasehold.connect(URL, ttl=3) as others:
-    ticking = threading.Thread(target=tick)
+    ticking = threading.Thread(target=tick, daemon=True)
     ticking.start()
     lease = others.lock("job").acquire()
     assert locks.lock("job").try_acquire() is None

@@ -36,6 +36,7 @@ def test_leases_work_without_poll(store: str, request: pytest.FixtureRequest, tm
 
 @on("sqlite", "redis")
 def test_leases_work_under_gevent(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    pytest.importorskip("gevent")
     live("gevent", store, request, tmp_path)
 
 
@@ -73,6 +74,7 @@ except RuntimeError as error:
 )
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_gevent_that_patches_too_late_is_refused(store: str, before: str, after: str, tmp_path: Path) -> None:
+    pytest.importorskip("gevent")
     url = "memory://" if store == "memory" else f"sqlite:///{tmp_path}/leases.db"
     program = LATE.format(before=before, after=after)
     done = subprocess.run([sys.executable, "-c", program, url], capture_output=True, text=True, timeout=60)
