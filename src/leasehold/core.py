@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from . import checks, clock, policy
+from .bells import refuse_late_patch
 from .errors import ShuttingDown
 from .lease import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, BaseLease, Unsettled
 from .log import DEBUG, ERROR, INFO, WARNING, heard, log
@@ -63,6 +64,7 @@ class Core:
             raise TypeError(f"kinds must be a mapping of presets by kind, not {type(kinds).__name__}")
         for kind, value in (kinds or {}).items():
             self.kinds[checks.text(kind, "a kind", checks.MAX_LABEL)] = policy.preset(kind, value)
+        refuse_late_patch()
         self.defaults = defaults
         self.cancel_on_loss = cancel_on_loss
         self.now = now
@@ -184,6 +186,7 @@ class Core:
 
     def check_giving_out(self, heir: tuple[str, int] | None = None) -> None:
         """Raise ShuttingDown if there are to be no new leases. One in place of our own (``heir``) is not new."""
+        refuse_late_patch()
         if self.closed is None and self.draining is None:
             return
         self.check_open()

@@ -112,7 +112,7 @@ def default_url() -> str:
 
 def _default_folder() -> str | None:
     state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # which is to be ignored, says its specification
+    if not os.path.isabs(state):  # its specification: ignore a relative one
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(os.path.normpath(state), "leasehold") if os.path.isabs(state) else None
 
@@ -131,7 +131,8 @@ def in_container() -> bool:
 
 
 def is_default(path: str) -> bool:
-    return os.path.dirname(path) == _default_folder()
+    folder = _default_folder()  # which may be reached through a symbolic link
+    return folder is not None and os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)
 
 
 def _warn_in_container(path: str) -> None:
