@@ -23,7 +23,7 @@ class SqliteThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._thread: threading.Thread | None = None
         self._watched: dict[str, dict[str, int]] = {}
         self._stale: list[int] = []
@@ -93,12 +93,11 @@ class SqliteThreads:
             with self._mutex:
                 if self._closed:
                     return
-                for fd in self._stale:
-                    os.close(fd)
-                self._stale.clear()
+                while self._stale:
+                    os.close(self._stale.pop())
                 fds: dict[int, str] = {}
-                for attempt, watched in self._watched.items():
-                    for fd in watched.values():
+                for attempt in list(self._watched):
+                    for fd in list(self._watched.get(attempt, {}).values()):
                         if fd >= 0:
                             fds[fd] = attempt
                             poll.register(fd, 0)
@@ -115,8 +114,8 @@ class SqliteThreads:
     def _died(self, attempt: str, fd: int) -> None:
         with self._mutex:
             watched = self._watched.get(attempt, {})
-            for session, each in watched.items():
-                if each == fd:
+            for session in list(watched):
+                if watched[session] == fd:
                     watched[session] = -1
                     self._stale.append(fd)
 
