@@ -425,10 +425,13 @@ def _forked() -> None:
 
 def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
-    for core in {*_cores, *_owing}:
+    cores = {*_cores, *_owing}
+    while cores:
+        share = max(0.0, ends - clock.now()) / len(cores)  # a store that does not answer leaves the others their time
+        core = cores.pop()
         if not core.finished or any(owed.until > clock.now() for owed in list(core.unsettled)):
             try:
-                core.at_exit(max(0.0, ends - clock.now()))
+                core.at_exit(share)
             except Exception as error:  # the others still have leases to release
                 log(ERROR, "releasing leases at exit failed: %s", error, exc=error)
 

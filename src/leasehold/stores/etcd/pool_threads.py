@@ -92,7 +92,7 @@ class Ear:
     def __init__(self, line: Line, endpoints: Endpoints) -> None:
         self._line = line
         self._http, self._sock = line._http, line._sock
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._halfway = False
         self.token = endpoints.token
         self._stream = self._http.call(endpoints.block(WATCH), (), end=False)

@@ -26,7 +26,7 @@ class SqliteThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._thread: threading.Thread | None = None
         self._watched: dict[str, dict[str, int]] = {}
         self._stale: list[int] = []
@@ -95,12 +95,13 @@ class SqliteThreads:
             with self._mutex:
                 if self._closed:
                     return
-                for fd in self._stale:
-                    os.close(fd)
-                self._stale.clear()
+                while self._stale:
+                    os.close(self._stale.pop())
                 fds: dict[int, tuple[str, str]] = {}
-                for attempt, watched in self._watched.items():
-                    fds.update((fd, (attempt, session)) for session, fd in watched.items() if fd >= 0)
+                for attempt in list(self._watched):  # a handler may add one meanwhile
+                    for session, fd in list(self._watched.get(attempt, {}).items()):
+                        if fd >= 0:
+                            fds[fd] = attempt, session
             for fd in self._wait(fds):
                 if fd in fds:
                     attempt, _ = fds[fd]
@@ -126,8 +127,8 @@ class SqliteThreads:
     def _died(self, attempt: str, fd: int) -> None:
         with self._mutex:
             watched = self._watched.get(attempt, {})
-            for session, each in watched.items():
-                if each == fd:
+            for session in list(watched):
+                if watched[session] == fd:
                     watched[session] = -1
                     self._stale.append(fd)
 
