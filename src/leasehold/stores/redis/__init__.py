@@ -6,7 +6,6 @@ The stored shape is in ``record.lua``; the scripts, one per operation, are besid
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from inspect import signature
 from typing import Any
@@ -16,8 +15,19 @@ import redis.asyncio
 from redis import connection
 
 from ...protocol import Opened
-from . import client_tasks, client_threads, cluster, cluster_tasks, cluster_threads, pool_tasks, pool_threads, sentinel
+from . import (
+    client_cluster,
+    client_tasks,
+    client_threads,
+    cluster,
+    cluster_tasks,
+    cluster_threads,
+    pool_tasks,
+    pool_threads,
+    sentinel,
+)
 from .client_address import address_of
+from .pool_tasks import connect
 from .store import RedisStore
 from .tasks import RedisTasks
 from .threads import RedisThreads
@@ -42,7 +52,7 @@ def open_client(client: Any, namespace: str) -> Opened:
     """A client that the user has made: ``redis.Redis``, ``redis.RedisCluster``, or one of ``redis.asyncio``."""
     clustered = isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster))
     if isinstance(client, (redis.Redis, redis.RedisCluster)):
-        link: Any = (client_threads.BorrowedCluster if clustered else client_threads.Borrowed)(client)
+        link: Any = client_cluster.in_threads(client) if clustered else client_threads.Borrowed(client)
     elif isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
         link = None
     else:
@@ -59,8 +69,8 @@ def open_client(client: Any, namespace: str) -> Opened:
     def tasks() -> RedisTasks:
         if link is not None:
             raise TypeError("for leasehold.aio give a client of redis.asyncio, or a URL")
-        kind = client_tasks.BorrowedCluster if clustered else client_tasks.Borrowed
-        return RedisTasks(store, kind(client), "redis", lambda: RedisThreads(store, like(client), "redis"))
+        borrowed: Any = client_cluster.in_tasks(client) if clustered else client_tasks.Borrowed(client)
+        return RedisTasks(store, borrowed, "redis", lambda: RedisThreads(store, like(client), "redis"))
 
     return Opened(store, threads, tasks)
 
@@ -94,27 +104,17 @@ def task_link(address: Address) -> pool_tasks.Pool | cluster_tasks.Cluster:
 
     options = {**_options(address), "socket_timeout": None}  # each call has a limit of its own
 
-    async def made(connection: Any) -> Any:
-        try:
-            await connection.connect()
-        except BaseException as error:
-            pool_tasks.close(connection)
-            if address.tls and isinstance(error, redis.exceptions.TimeoutError):
-                host, port = connection.host, connection.port
-                if await asyncio.to_thread(pool_threads.answers_plainly, host, port):
-                    raise redis.exceptions.ConnectionError(pool_threads.PLAIN) from None
-            raise
-        return connection
-
     def make(node: cluster.Node, limit: float) -> Awaitable[Any]:
         patience = limit * 0.7 if address.tls else limit  # time to find out why TLS does not work
-        return made(kind(host=node[0], port=node[1], socket_connect_timeout=patience, **options))
+        return connect(kind(host=node[0], port=node[1], socket_connect_timeout=patience, **options))
 
     kind: Any = connection.SSLConnection if address.tls else connection.Connection
     match address.kind:
         case "unix":
             kind = connection.UnixDomainSocketConnection
-            return pool_tasks.Pool(lambda limit: made(kind(path=address.path, socket_connect_timeout=limit, **options)))
+            return pool_tasks.Pool(
+                lambda limit: pool_tasks.connect(kind(path=address.path, socket_connect_timeout=limit, **options))
+            )
         case "sentinel":
             sentinels = sentinel.Sentinels(address, options)
             return pool_tasks.Pool(lambda limit: sentinel.make_in_task(kind, sentinels, limit))

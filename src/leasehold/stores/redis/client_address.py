@@ -17,7 +17,7 @@ def address_of(client: Any) -> Address:
     """As a URL would say it. Raises StoreUnavailable when the client does not tell: its password goes nowhere else."""
     if isinstance(client, redis.asyncio.RedisCluster):
         given = client.connection_kwargs
-        hosts = tuple((node.host, int(node.port)) for node in client.get_nodes())
+        hosts = tuple((node.host, int(node.port)) for node in client.nodes_manager.startup_nodes.values())
         tls = any(name.startswith("ssl") for name in given)
         return Address("cluster", hosts, "", "", tls, 0, _options(given), {})
     pool = client.connection_pool

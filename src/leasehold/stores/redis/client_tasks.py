@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
-from redis.exceptions import NoScriptError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
-from ... import clock
-from ...errors import StoreNotReady
-from .client_threads import RAW, as_bytes, get_connection, read_message
+from .client_threads import get_connection, read_message
 from .pool_tasks import Line, Pool
 from .pool_threads import MOST
-from .scripts import Call
 
 
 class Borrowed(Pool):
@@ -51,78 +44,6 @@ class Borrowed(Pool):
         await super().close()
         if self._giving:
             await asyncio.wait(self._giving, timeout=1.0)
-
-
-class BorrowedCluster:
-    """A ``redis.asyncio.RedisCluster``, through its own commands."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._unfinished: set[asyncio.Task[Any]] = set()
-
-    async def call(self, call: Call, limit: float) -> Any:
-        return (await self.send((call,), limit))[0]
-
-    async def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
-        replies = await self.each(calls, limit)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
-
-    async def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
-        """As ``send``; an error reply is among the replies."""
-        ends = clock.now() + limit
-        if self._unfinished:  # what was cancelled comes before what is asked now
-            await asyncio.wait(self._unfinished, timeout=limit)
-        task = asyncio.ensure_future(self._send(calls))
-        self._unfinished.add(task)
-        task.add_done_callback(self._done)
-        try:
-            async with asyncio.timeout(max(0.0, ends - clock.now())):
-                return await asyncio.shield(task)
-        except TimeoutError:
-            raise RedisTimeoutError(f"no answer within {limit:.3g} s") from None
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._unfinished.discard(task)
-        if not task.cancelled():
-            task.exception()  # seen: whoever still waits for it gets it too
-
-    async def _send(self, calls: Sequence[Call]) -> list[Any]:
-        if len(calls) == 1:
-            return [await self._call(calls[0])]
-        await self._client.initialize()
-        pipeline = self._client.pipeline()
-        for call in calls:
-            pipeline.execute_command("EVALSHA", *call.short()[1:])
-        replies = list(await pipeline.execute(raise_on_error=False))
-        for place, reply in enumerate(replies):
-            if isinstance(reply, NoScriptError):
-                replies[place] = await self._call(calls[place])
-        return replies
-
-    async def _call(self, call: Call) -> Any:
-        try:
-            return await self._client.execute_command("EVALSHA", *call.short()[1:], **RAW)
-        except NoScriptError:
-            return await self._client.execute_command("EVAL", *call.whole()[1:], **RAW)
-
-    async def keys(self, pattern: bytes, limit: float) -> list[bytes]:
-        return [as_bytes(key) async for key in self._client.scan_iter(match=pattern, count=1000)]
-
-    async def ear(self, channel: str, limit: float) -> ClientEar:
-        if not hasattr(self._client, "pubsub"):
-            raise StoreNotReady("this redis-py has no pub/sub for a cluster under asyncio: upgrade it for wake-ups")
-        await self._client.initialize()
-        return await listen(self._client, channel, limit)
-
-    async def close(self) -> None:
-        if self._unfinished:
-            await asyncio.wait(self._unfinished, timeout=1.0)
-
-    def after_fork(self) -> None:
-        self._unfinished = set()
 
 
 async def listen(client: Any, channel: str, limit: float) -> ClientEar:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
 from ..sockets import hang_up
 from .pool_threads import MOST, RESERVED, SLICE, Line, Pool
-from .scripts import Call
-
-RAW = {"NEVER_DECODE": True}
-"""redis-py is to leave the bytes of a reply alone, whatever the client was made with."""
 
 
 class Loan:
@@ -102,51 +96,6 @@ class Borrowed(Pool):
 
     def ear(self, channel: str, limit: float) -> Any:
         return ClientEar(self._client, channel, limit)
-
-
-class BorrowedCluster:
-    """A ``redis.RedisCluster``, through its own commands: it knows the way to the nodes, and its limits hold."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def send(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
-        if len(calls) == 1:
-            return [self.call(calls[0], limit)]
-        replies = self.each(calls, limit)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
-
-    def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
-        """As ``send``; an error reply is among the replies."""
-        with self._client.pipeline() as pipeline:
-            for call in calls:
-                pipeline.execute_command("EVALSHA", *call.short()[1:])
-            replies = pipeline.execute(raise_on_error=False)
-        for place, reply in enumerate(replies):
-            if isinstance(reply, NoScriptError):
-                replies[place] = self.call(calls[place], limit)
-        return list(replies)
-
-    def call(self, call: Call, limit: float) -> Any:
-        try:
-            return self._client.execute_command("EVALSHA", *call.short()[1:], **RAW)
-        except NoScriptError:
-            return self._client.execute_command("EVAL", *call.whole()[1:], **RAW)
-
-    def keys(self, pattern: bytes, limit: float) -> list[bytes]:
-        return [as_bytes(key) for key in self._client.scan_iter(match=pattern, count=1000)]
-
-    def ear(self, channel: str, limit: float) -> ClientEar:
-        return ClientEar(self._client, channel, limit)
-
-    def close(self) -> None:
-        """It is not ours to close."""
-
-    def after_fork(self) -> None:
-        """redis-py looks after its connections by itself."""
 
 
 class ClientEar:

@@ -15,12 +15,25 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ... import clock
 from .errors import is_replica
 from .linger import AWAKE, Linger, a_turn
-from .pool_threads import ASKING, CHUNK, MOST, SURPLUS, unasked
+from .pool_threads import ASKING, CHUNK, MOST, PLAIN, SURPLUS, answers_plainly, unasked
 from .scripts import Call, pack
 from .wire import Inbox, Incomplete, parse, parse_usual
 
 _inherited: list[Any] = []
 """The parent's, in a forked child."""
+
+
+async def connect(connection: Any) -> Any:
+    """As in ``pool_threads``; gives the connection."""
+    try:
+        await connection.connect()
+    except BaseException as error:
+        close(connection)
+        hung = isinstance(error, RedisTimeoutError) and hasattr(connection, "cert_reqs")
+        if hung and await asyncio.to_thread(answers_plainly, connection.host, connection.port):
+            raise RedisConnectionError(PLAIN) from None
+        raise
+    return connection
 
 
 class Inflow(asyncio.Protocol):

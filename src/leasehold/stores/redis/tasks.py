@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ...errors import StoreError, StoreNotReady, StoreUnavailable
+from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T
 from ..waiting import Wake
@@ -140,9 +140,6 @@ class RedisTasks:
                 finally:
                     self._up = False
                     await ear.close()
-            except StoreNotReady as error:
-                log(WARNING, "%s: polling, since wake-ups cannot be had: %s", self._where, error)
-                return
             except (TimeoutError, *DRIVER_ERRORS) as error:
                 if not away:
                     away = True  # said once, however long it takes
