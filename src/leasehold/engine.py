@@ -6,7 +6,9 @@ What takes time is a generator of :mod:`leasehold.effects`: it yields a ``Run`` 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 
 from . import policy
 from .core import Core
@@ -380,9 +382,6 @@ def after_downgrade(core: Core, lease: BaseLease, giver: object, done: bool) -> 
 
 def info(holding: Holding) -> LeaseInfo:
     """A holding for people: wall-clock times, data decoded."""
-    import json
-    from datetime import UTC, datetime, timedelta
-
     now = datetime.now(UTC)
     return LeaseInfo(
         holding.name,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 HEAVY = ["asyncio", "argparse", "click", "logging", "dataclasses", "inspect", "sqlite3", "subprocess", "ssl", "socket"]
 DRIVERS = [
@@ -58,3 +61,17 @@ def test_threads_on_sqlite_need_neither_asyncio_nor_logging() -> None:
     )
     assert "sqlite3" in used
     assert not used & {"asyncio", "logging", "dataclasses", *DRIVERS}
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{folder}/leases.db"])
+def test_refused_acquire_loads_no_module(url: str, tmp_path: Path) -> None:
+    """A signal handler that acquires in the middle of an import would find half a module."""
+    imported_by(
+        "import leasehold, sys\n"
+        f"with leasehold.connect({url.format(folder=tmp_path)!r}) as locks:\n"
+        "    with locks.lock('a'):\n"
+        "        before = set(sys.modules)\n"
+        "        try: locks.lock('a').acquire(timeout=0)\n"
+        "        except leasehold.AcquireTimeout: pass\n"
+        "        assert set(sys.modules) == before, set(sys.modules) - before"
+    )
