@@ -63,7 +63,8 @@ class Handler(Guests):
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.call()
-        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.005))
+        if not self.ended:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.005))
 
     def stop(self) -> None:
         self.ended = True
