@@ -30,4 +30,5 @@ def worker(number: int) -> None:
 for number in range(3):
     threading.Thread(target=worker, args=(number,)).start()
 threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGTERM)).start()
-threading.Event().wait()
+while True:
+    time.sleep(1)

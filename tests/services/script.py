@@ -47,4 +47,5 @@ if how == "returns":
 elif how == "handler":
     threading.Event().wait(300)
 else:
-    threading.Event().wait()
+    while True:
+        time.sleep(1)  # in steps, as docs/shutdown.md says: a signal may come just before the system call

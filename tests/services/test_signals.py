@@ -409,7 +409,8 @@ atexit.register(end)
 locks = leasehold.connect("memory://")
 locks.drain_on_signals()
 print("ready", flush=True)
-threading.Event().wait()
+while True:
+    time.sleep(1)
 """
 
 
@@ -442,7 +443,7 @@ class Text:
 @sides
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_when_all_are_closed_signals_do_what_they_did(side: str, number: int) -> None:
-    with Text(CLOSED[side] + 'print("closed", flush=True)\nthreading.Event().wait()') as process:
+    with Text(CLOSED[side] + 'print("closed", flush=True)\nwhile True: time.sleep(1)') as process:
         process.signal_at("closed", number)
         code, _, errors = process.ended()
     assert code == -number, errors
