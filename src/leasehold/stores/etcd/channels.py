@@ -95,7 +95,7 @@ class ThreadEar:
 
     def __init__(self, channel: Any, metadata: Metadata) -> None:
         self._asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
         self._call = channel.stream_stream(WATCH.decode())(iter(self._asked.get, None), metadata=metadata)
         self._thread = threading.Thread(target=self._read, name="leasehold-etcd-ear", daemon=True)
         self._thread.start()
@@ -119,10 +119,10 @@ class ThreadEar:
             return None
         if isinstance(told, Exception):
             raise told
-        return [told]
+        return [] if told is None else [told]
 
     def wake(self) -> None:
-        self._told.put(ConnectionError("closed"))
+        self._told.put(None)
 
     def close(self) -> None:
         self._asked.put(None)
