@@ -108,7 +108,7 @@ class MongoThreads(Listener):
             return False
         self._listening.add(attempt)
         if self._listener is None:
-            self._main.do(self._start_listening)
+            self._main.soon(self._start_listening)
         return self._hears(attempt)
 
     def _start_listening(self) -> None:

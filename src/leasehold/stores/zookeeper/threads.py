@@ -68,7 +68,7 @@ class ZooKeeperThreads:
         return listens(self.link, attempt)
 
     def forget(self, attempt: str) -> None:
-        self._main.do(lambda: self.link.watching.forget(attempt))
+        self._main.soon(lambda: self.link.watching.forget(attempt))
 
     def after_fork(self) -> None:
         self._main = MainThread(self.link.where)
