@@ -185,6 +185,8 @@ class Record(NamedTuple):
     """0 when it follows from the node's mzxid."""
     rest: int = 0
     """Its ``min_hold`` in µs, for an heir."""
+    kept: bool = False
+    """Whether it is renewed for as long as it is held. A lock's renewal writes nothing, so that only this tells."""
 
     def encode(self) -> bytes:
         return json.dumps({"format": FORMAT, **self._asdict()}, separators=(",", ":")).encode()
@@ -228,6 +230,7 @@ def _is_ours(record: Record) -> bool:
         and is_count(record.since, MOST_MS)
         and is_count(record.token, MOST_TOKEN)
         and is_count(record.rest, MOST_TIME)
+        and isinstance(record.kept, bool)
     )
 
 
@@ -244,4 +247,4 @@ def rest_child(until: int, shape: str, limit: int, weight: int, attempt: str) ->
 
 
 def record(ask: Ask, state: str) -> Record:
-    return Record(state, ask.owner, ask.kind, ask.data, ask.ttl, rest=ask.rest)
+    return Record(state, ask.owner, ask.kind, ask.data, ask.ttl, rest=ask.rest, kept=ask.kept)
