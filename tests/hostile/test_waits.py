@@ -5,10 +5,43 @@ from __future__ import annotations
 import secrets
 import subprocess
 import sys
+import threading
+import time
+from typing import Any
 
 import pytest
 
+import leasehold
+from servers.mongodb import MongoDB
+
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
+
+
+def test_call_that_waited_for_its_turn_keeps_its_limit(start_server: Any) -> None:
+    server = start_server(MongoDB)
+    took: list[float] = []
+    # So small a pool leaves one acquire at a time.
+    with leasehold.connect(f"{server.url}?maxPoolSize=5", namespace=secrets.token_hex(6)) as locks:
+        assert locks.lock("x").acquire(timeout=30).release()
+
+        def ask() -> None:
+            began = time.monotonic()
+            with pytest.raises(leasehold.StoreUnavailable):
+                locks.lock("x").try_acquire()
+            took.append(time.monotonic() - began)
+
+        server.pause()
+        try:
+            threads = [threading.Thread(target=ask) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+                time.sleep(1)
+            for thread in threads:
+                thread.join()
+        finally:
+            server.resume()
+    assert max(took) < 7, "a call has 5 s"
+
 
 WAITING_HANDLER = """
 import faulthandler, random, signal, sys, threading, time
