@@ -18,7 +18,7 @@ def test_handler_that_releases_holds_up_neither_its_thread_nor_others(
     store: str, options: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = url_of(store, request, tmp_path) + options
-    report = run_program("reentered.py", url, secrets.token_hex(6), 4, limit=90)
+    report = run_program("releasing.py", url, secrets.token_hex(6), 4, limit=90)
     assert report["handled"] > 50, report
     assert report["lost"] is None, f"SAFETY: the held lease was lost: {report}"
     assert report["errors"] == [], report

@@ -1,6 +1,6 @@
 """A program whose signal handler releases and acquires at random moments, beside other threads that do.
 
-`reentered.py URL NAMESPACE SECONDS`: the report tells how long the slowest call took, of any thread.
+`releasing.py URL NAMESPACE SECONDS`: the report tells how long the slowest call took, of any thread.
 """
 
 from __future__ import annotations
