@@ -9,9 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-UNSAFE = re.compile(
-    r"SAFETY|holders?\b|tokens?\b|violations?\b|left after|leak|written|\.held\(", re.IGNORECASE
-)
+UNSAFE = re.compile(r"SAFETY|holders?\b|tokens?\b|violations?\b|left after|leak|written|\.held\(", re.IGNORECASE)
 """What a failed assertion, or its message, says when it is about holders, tokens, lost writes or what is left over."""
 
 

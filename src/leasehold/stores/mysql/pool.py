@@ -24,7 +24,7 @@ from ..sql.tasks import TasksOfALoop
 from ..sql.url import Place
 from . import failure, refusal
 from .sql import MySQL
-from .tasks import UNLIMITED, AsyncConnection, AsyncListener
+from .tasks import AsyncConnection, AsyncListener, connect
 
 
 def open_client(pool: Any, namespace: str) -> Opened:
@@ -120,7 +120,7 @@ class AsyncLender:
         """A connection beside the pool."""
         try:
             async with asyncio.timeout(limit):
-                raw = await aiomysql.connect(**{**self._pool._conn_kwargs, **UNLIMITED})
+                raw = await connect(self._pool._conn_kwargs)
                 async with or_closed_by_task(raw):
                     await raw.autocommit(True)
         except pymysql.err.Error as error:
