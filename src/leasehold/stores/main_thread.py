@@ -4,6 +4,7 @@ Signal handlers run in the main thread, and an exception out of one may come bet
 pymongo and kazoo guard their pools with conditions and counters written in Python: such an exception leaves them locked
 or miscounted for good, and renewals fail with them. So the main thread runs none of their code, nor ours that holds a
 mutex which theirs or a renewal needs: it hands over a call and waits for it on a C-level lock.
+Nor can their code be entered twice: see :mod:`leasehold.stores.reentry`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .. import clock
 from ..errors import StoreUnavailable
 from ..protocol import Ask, Steps
 from ..starting import start_thread
+from .reentry import inside, is_inside, refused
 
 T = TypeVar("T")
 CLOSING = 5.0
@@ -81,22 +83,30 @@ class MainThread:
             after = [call for call in list(self._under_way) if call.name == name is not None]
             result: T = self._hand_over(_Call(lambda: function(steps, self._time_left(ends)), name, ends, after))
             return result
+        if is_inside():
+            raise refused(self._where)
         if self._under_way:
             for call in list(self._under_way):
                 if call.left and call.name == name is not None and not call.wait(ends):
                     raise self._busy()
             limit = self._time_left(ends)
-        return function(steps, limit)
+        with inside():
+            return function(steps, limit)
 
     def do(self, function: Callable[[], T], limit: float = CLOSING) -> T:
         """The same for what is not about a name."""
-        return self._hand_over(_Call(function, None, clock.now() + limit)) if _is_main() else function()
+        if _is_main():
+            result: T = self._hand_over(_Call(function, None, clock.now() + limit))
+            return result
+        with inside():
+            return function()
 
     def soon(self, function: Callable[[], object]) -> None:
         """The same, without waiting for it."""
         call = _Call(function, None, 0.0)
         if not _is_main() or (not self._enqueue(call) and call.claim()):
-            function()
+            with inside():
+                function()
 
     def end(self) -> None:
         """An idle thread ends; another begins with the next call."""
@@ -148,6 +158,10 @@ class MainThread:
     # The threads.
 
     def _work(self) -> None:
+        with inside():
+            self._make_calls()
+
+    def _make_calls(self) -> None:
         while (call := self._next()) is not None:
             try:
                 for earlier in call.after:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
+from contextlib import suppress
 
 from ... import clock
+from ...ready import readable
+from ..turns import Turns
 from .endpoints import Endpoints, is_members_fault
 from .errors import Refused
 from .http2 import Ended, Http2, Message
-from .turns import Turns
 from .wire import WATCH, Call, Haste
 
 ASKING, GIVING, KEEPING = 32, 32, 32
@@ -37,13 +38,11 @@ class Line:
         except BaseException:
             self._sock.close()
             raise
-        self._poll = select.poll()
-        self._poll.register(self._sock, select.POLLIN)
 
     def usable(self) -> bool:
         """Whether the server has not hung up meanwhile. Takes in what it has said."""
         try:
-            while self._poll.poll(0):
+            while readable(self._sock, within=0):
                 self._sock.settimeout(0.5)
                 self._http.receive(self._sock.recv(_CHUNK))
             return not self._http.exhausted
@@ -98,9 +97,6 @@ class Ear:
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
         self._wake.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(self._sock, select.POLLIN)
-        self._poll.register(self._woken, select.POLLIN)
 
     def send(self, messages: list[bytes]) -> None:
         self._http.send(self._stream, tuple(messages))
@@ -108,12 +104,13 @@ class Ear:
 
     def read(self, seconds: float) -> list[bytes] | None:
         """What was told, as soon as there is something; None when nothing came for so long. Nothing when woken."""
-        pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
-        ready = [number for number, _ in self._poll.poll(0 if pending else seconds * 1000)]
-        if self._woken.fileno() in ready:
+        buffered = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
+        if not buffered and not readable(self._sock, self._woken, within=seconds):
+            return None
+        with suppress(BlockingIOError):
             self._woken.recv(_CHUNK)
-        if self._sock.fileno() not in ready and not pending:
-            return [] if ready else None
+        if not buffered and not readable(self._sock, within=0):
+            return []
         events = self._http.receive(self._sock.recv(_CHUNK))
         self._flush()
         for event in events:
