@@ -21,13 +21,14 @@ class Table:
         self.now_us = now_us
         self.wall_us = wall_us
         self.rows: dict[tuple[str, str], tuple[int, int, str]] = {}
-        self.notes: dict[tuple[str, str], str] = {}
+        self.notes: dict[tuple[str, str], str | None] = {}
+        self.changes = 0
         self.drivers: WeakValueDictionary[str, _MemoryDriver] = WeakValueDictionary()
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()  # a signal handler or destructor may come back to it
 
     def after_fork(self) -> None:
         """The child is another process: nobody holds anything in it, but tokens go on."""
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()
         for key, (version, token, _) in self.rows.items():
             self.rows[key] = (version + 1, token, "")
 
@@ -82,8 +83,7 @@ class _MemoryDriver:
             case Alive():
                 return True
             case Page(prefix, after, count):
-                with self._table.mutex:
-                    names = sorted(name for space, name in self._table.rows if space == self._namespace)
+                names = sorted(name for space, name in list(self._table.rows) if space == self._namespace)
                 names = names[bisect.bisect_right(names, after) :]
                 return [self._row(name) for name in names if name.startswith(prefix)][:count]
             case ReadNote(name):
@@ -95,25 +95,32 @@ class _MemoryDriver:
         raise TypeError(request)
 
     def _swap_all(self, swaps: Sequence[Swap]) -> Sequence[int]:
-        with self._table.mutex:
-            keys = [(self._namespace, swap.name) for swap in swaps]
-            if any(self._table.rows.get(key, (0,))[0] != swap.version for key, swap in zip(keys, swaps, strict=True)):
-                return ()
-            for key, swap in zip(keys, swaps, strict=True):
-                self._table.rows[key] = (swap.version + 1, swap.token, swap.state)
-        return [swap.version + 1 for swap in swaps]
+        table = self._table
+        with table.mutex:
+            while True:
+                changes, rows = table.changes, {}
+                for swap in swaps:
+                    key = (self._namespace, swap.name)
+                    if table.rows.get(key, (0,))[0] != swap.version:
+                        return ()
+                    rows[key] = (swap.version + 1, swap.token, swap.state)
+                if table.changes == changes:  # no call from here to the update, so no signal handler comes in between
+                    table.changes = changes + 1
+                    table.rows.update(rows)
+                    return [swap.version + 1 for swap in swaps]
 
     def _write_note(self, key: tuple[str, str], version: int, text: str | None) -> bool:
-        with self._table.mutex:
-            found = self._table.rows.get(key)
-            if found is None or found[0] != version:
-                return False
-            self._table.rows[key] = (version + 1, *found[1:])
-            if text is None:
-                self._table.notes.pop(key, None)
-            else:
-                self._table.notes[key] = text
-        return True
+        table = self._table
+        with table.mutex:
+            while True:
+                changes, found = table.changes, table.rows.get(key)
+                if found is None or found[0] != version:
+                    return False
+                row = (version + 1, *found[1:])
+                if table.changes == changes:
+                    table.changes = changes + 1
+                    table.rows[key], table.notes[key] = row, text
+                    return True
 
     def _row(self, name: str) -> Row:
         version, token, state = self._table.rows.get((self._namespace, name), (0, 0, ""))

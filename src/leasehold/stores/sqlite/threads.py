@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from ...protocol import Busy, Steps, T
-from ..fifo import POKE
-from ..listening import start_thread
+from ...starting import start_thread
+from ..fifo import POKE, Descriptor
 from .store import Database
 
 LOG_LEFT = 512 * 1024
@@ -23,10 +23,10 @@ class SqliteThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._thread: threading.Thread | None = None
-        self._watched: dict[str, dict[str, int]] = {}
-        self._stale: list[int] = []
+        self._watched: dict[str, Mapping[str, Descriptor]] = {}
+        """By attempt: the sessions it watches. Never changed, but replaced: a signal handler may come at any time."""
         self._closed = False
 
     @property
@@ -49,23 +49,21 @@ class SqliteThreads:
         if bell.fd < 0:
             return False
         head = busy is not None and not busy.place
-        sessions = tuple(busy.watch) if busy is not None and head else ()
-        with self._mutex:
-            if self._closed:
-                return False
-            changed = self._watch(attempt, sessions)
-            if self._thread is None:
-                self._thread = start_thread(self._listen, "leasehold-sqlite")
-                if self._thread is None:
-                    return False
-            elif changed:
-                bell.poke()
+        changed = self._watch(attempt, tuple(busy.watch) if busy is not None and head else ())
+        if self._closed:
+            return False
+        if self._thread is None:
+            try:
+                start_thread("leasehold-sqlite", self._listen)
+            except RuntimeError:
+                return False  # no thread to be had: the waiter polls, and the next one tries again
+        elif changed:
+            bell.poke()
         return busy is None or bell.can_be_rung()
 
     def forget(self, attempt: str) -> None:
-        with self._mutex:
-            if self._watch(attempt, ()):
-                self.database.bell.poke()
+        if self._watched.pop(attempt, None) is not None:
+            self.database.bell.poke()  # the listener lets go of what only it has
 
     def _watch(self, attempt: str, sessions: tuple[str, ...]) -> bool:
         """Watch just these sessions for the attempt. True when that is a change."""
@@ -74,12 +72,11 @@ class SqliteThreads:
             return False
         new = {}
         for session in sessions:
-            fd = old.pop(session) if session in old else self.database.bell.watch(session)
-            if fd is None:  # died between the answer and now
+            watch = old[session] if session in old else self.database.bell.watch(session)
+            if watch is None:  # died between the answer and now
                 self.on_ring(attempt)
             else:
-                new[session] = fd
-        self._stale.extend(fd for fd in old.values() if fd >= 0)
+                new[session] = watch
         if new:
             self._watched[attempt] = new
         else:
@@ -88,50 +85,37 @@ class SqliteThreads:
 
     def _listen(self) -> None:
         bell = self.database.bell
-        while True:
+        with self._mutex:
+            if self._thread is not None or self._closed:
+                return  # two have been started
+            self._thread = threading.current_thread()
+        while not self._closed:
             poll = select.poll()
-            with self._mutex:
-                if self._closed:
-                    return
-                for fd in self._stale:
-                    os.close(fd)
-                self._stale.clear()
-                fds: dict[int, str] = {}
-                for attempt, watched in self._watched.items():
-                    for fd in watched.values():
-                        if fd >= 0:
-                            fds[fd] = attempt
-                            poll.register(fd, 0)
-                poll.register(bell.fd, select.POLLIN)
+            found: dict[int, tuple[str, Descriptor]] = {}
+            for attempt, watched in list(self._watched.items()):
+                for watch in watched.values():
+                    if watch.fd >= 0:
+                        found[watch.fd] = attempt, watch
+                        poll.register(watch.fd, 0)
+            poll.register(bell.fd, select.POLLIN)
             for fd, _ in poll.poll():
-                if fd in fds:
-                    self._died(fds[fd], fd)
-                    self.on_ring(fds[fd])
+                if fd in found:
+                    attempt, watch = found[fd]
+                    watch.close()
+                    self.on_ring(attempt)
                 else:
                     for attempt in bell.read():
                         if attempt != POKE:
                             self.on_ring(attempt)
 
-    def _died(self, attempt: str, fd: int) -> None:
-        with self._mutex:
-            watched = self._watched.get(attempt, {})
-            for session, each in watched.items():
-                if each == fd:
-                    watched[session] = -1
-                    self._stale.append(fd)
-
     def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            self._stale.extend(fd for watched in self._watched.values() for fd in watched.values() if fd >= 0)
-            self._watched.clear()
+        self._closed = True
+        self._watched.clear()
+        with self._mutex:  # a thread that has just been started either is known here, or sees that all is over
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             self.database.bell.poke()
             thread.join(1.0)
-        for fd in self._stale:
-            os.close(fd)
-        self._stale.clear()
         self.database.disconnect()
 
     @property
@@ -158,8 +142,8 @@ class SqliteThreads:
 
     def after_fork(self) -> None:
         """In the child: new mutex, no thread, and the parent's watches closed."""
-        watched = [fd for each in self._watched.values() for fd in each.values() if fd >= 0]
-        for fd in (*watched, *self._stale):
-            os.close(fd)
+        for watched in list(self._watched.values()):
+            for watch in watched.values():
+                watch.close()
         self._reset()
         self.database.after_fork()

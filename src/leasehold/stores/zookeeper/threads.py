@@ -68,7 +68,8 @@ class ZooKeeperThreads:
         return listens(self.link, attempt)
 
     def forget(self, attempt: str) -> None:
-        self._main.do(lambda: self.link.watching.forget(attempt))
+        if attempt in self.link.stakes:
+            self._main.do(lambda: self.link.watching.forget(attempt))
 
     def after_fork(self) -> None:
         self._main = MainThread(self.link.where)
