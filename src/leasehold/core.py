@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from . import checks, clock, policy
+from .bells import refuse_late_patch
 from .errors import ShuttingDown
 from .lease import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, BaseLease, Unsettled
 from .log import DEBUG, ERROR, INFO, WARNING, heard, log
@@ -30,7 +31,7 @@ EXIT_LIMIT = 1.0
 """How long the interpreter's exit may be held up by giving back what is held."""
 
 
-MOST_PERMITS = READERS = 1_000_000
+READERS = checks.MAX_PERMITS
 """The capacity of a read/write lock: as many readers as there may be at once."""
 
 
@@ -63,6 +64,7 @@ class Core:
             raise TypeError(f"kinds must be a mapping of presets by kind, not {type(kinds).__name__}")
         for kind, value in (kinds or {}).items():
             self.kinds[checks.text(kind, "a kind", checks.MAX_LABEL)] = policy.preset(kind, value)
+        refuse_late_patch()
         self.defaults = defaults
         self.cancel_on_loss = cancel_on_loss
         self.now = now
@@ -154,8 +156,8 @@ class Core:
         self.need("semaphore")
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise TypeError(f"limit must be an int, not {type(limit).__name__}")
-        if not 1 <= limit <= MOST_PERMITS:
-            raise ValueError(f"limit must be 1 to {MOST_PERMITS}, not {limit}")
+        if not 1 <= limit <= checks.MAX_PERMITS:
+            raise ValueError(f"limit must be 1 to {checks.MAX_PERMITS}, not {limit}")
         spec = self.lock_spec("semaphore", name, {"kind": "semaphore", **options})
         return spec._replace(shape="semaphore", limit=limit)
 
@@ -184,6 +186,7 @@ class Core:
 
     def check_giving_out(self, heir: tuple[str, int] | None = None) -> None:
         """Raise ShuttingDown if there are to be no new leases. One in place of our own (``heir``) is not new."""
+        refuse_late_patch()
         if self.closed is None and self.draining is None:
             return
         self.check_open()
@@ -422,10 +425,13 @@ def _forked() -> None:
 
 def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
-    for core in {*_cores, *_owing}:
+    cores = {*_cores, *_owing}
+    while cores:
+        share = max(0.0, ends - clock.now()) / len(cores)  # a store that does not answer leaves the others their time
+        core = cores.pop()
         if not core.finished or any(owed.until > clock.now() for owed in list(core.unsettled)):
             try:
-                core.at_exit(max(0.0, ends - clock.now()))
+                core.at_exit(share)
             except Exception as error:  # the others still have leases to release
                 log(ERROR, "releasing leases at exit failed: %s", error, exc=error)
 

@@ -11,7 +11,7 @@ from .election import BaseElection, BaseTerm, next_leader, watch
 from .errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
 from .lock import Lease, Locks
 from .model import LeaseInfo
-from .threads import Cancel, ThreadCore
+from .threads import Cancel, Stop, ThreadCore
 from .typed import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Election(BaseElection):
 
     def _start_anew(self) -> None:
         super()._start_anew()
-        self._stopped = threading.Event()
+        self._stopped = Stop()
 
     def run(self, callback: Callable[[Term], T]) -> T | None:
         """Stand for election; when elected, call ``callback(term)`` in this thread; stand again when the term was lost.

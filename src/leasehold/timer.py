@@ -46,12 +46,13 @@ class Timer:
             self._bell.wait(None if pause == float("inf") else min(NAP, pause))
 
     def _watched(self) -> Iterator[Core]:
-        for key, ref in list(self._cores.items()):
-            core = ref()
+        for key in list(self._cores):  # (a copy of the items is no copy in one go: a destructor may come in its middle)
+            ref = self._cores.get(key)
+            core = None if ref is None else ref()
             if core is not None:
                 yield core
             elif self._cores.get(key) is ref:
-                del self._cores[key]
+                self._cores.pop(key, None)
 
     def _next(self, core: Core) -> float:
         """Fire what is due; the seconds until the next deadline."""

@@ -1,178 +1,177 @@
-"""A program whose calls of the library are interrupted at each of their lines, one after the other.
+"""A program whose signal handlers, or destructors, use the library while their own thread is inside it.
 
-`reentered.py URL enter NAMESPACE`: there a signal handler would wait for a name, and acquire another. The report says
-what it was granted and does not hold.
-`reentered.py URL raise NAMESPACE`: there it would raise, in the middle of waiting for a lease. The report says what is
-left behind.
-
-The interrupts come from a trace function, so that none is left out, and the same ones come every time.
+`reentered.py URL NAMESPACE SECONDS handler|destructor`: holds "held" all the time, takes, waits for and releases other
+names in two threads, and does the same in the handler of a signal that comes at random moments, or in destructors that
+the garbage collector runs at random allocations, in whatever thread. The report says what is left of it all.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import json
-import linecache
-import os
+import random
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import leasehold
 
-HOME = os.path.dirname(leasehold.__file__)
-STEP = int(os.environ.get("HOSTILE_STEP", "1"))
+TTL = 3.0
+EXPIRED = "its deadline has passed without a successful renewal"
 
 
-class Interrupted(Exception):
-    pass
+class Guests:
+    """Holds leases of names that nobody else wants: takes them and gives them back when it is called."""
 
+    def __init__(self, locks: leasehold.Locks) -> None:
+        self.locks = locks
+        self.leases: list[leasehold.Lease] = []
+        self.calls = self.taken = self.refused = self.undone = 0
+        self.ended = False
 
-def leaves_with(frame: FrameType) -> bool:
-    """The end of a ``with`` is a line of its own to a trace function, but no signal handler runs just before it."""
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
+    def plant(self) -> None:
+        """Have it called soon, if it is not by itself."""
 
-
-class AtLine:
-    """Calls ``act`` once, at the given line of those of the library that this thread runs."""
-
-    def __init__(self, line: int, act: Callable[[], None]) -> None:
-        self._left = line
-        self._act = act
-        self.acted = False
-
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if self.acted or not frame.f_code.co_filename.startswith(HOME):
-            return None
-        if event == "line":
-            self._left -= 1
-            if self._left < 0 and not leaves_with(frame):
-                self.acted = True
-                sys.settrace(None)
-                frame.f_trace = None
-                self._act()
-                return None
-        return self
-
-    def run(self, work: Callable[[], None]) -> None:
-        sys.settrace(self)
+    def call(self) -> None:
+        if self.ended:
+            return
+        self.calls += 1
         try:
-            work()
-        finally:
-            sys.settrace(None)
-
-
-def at_each_line(work: Callable[[], None], act: Callable[[], None]) -> int:
-    """Do the work again and again, interrupted at its first line, its second …; how often it was interrupted."""
-    line = 0
-    while True:
-        faulthandler.dump_traceback_later(30, exit=True)  # a deadlock
-        trace = AtLine(line, act)
-        try:
-            trace.run(work)
-        except Interrupted:
-            pass
-        if not trace.acted:
-            return line
-        line += STEP
-
-
-def main(url: str, what: str, namespace: str) -> None:
-    locks = leasehold.connect(url, ttl=60, namespace=namespace)
-    other = leasehold.connect(url, ttl=60, namespace=namespace)
-    busy = other.lock("busy").acquire()
-    stolen: list[str] = []
-    denied = 0
-
-    def enter() -> None:
-        """A lease that a handler is granted is a lease."""
-        nonlocal denied
-        try:
-            locks.lock("busy").try_acquire(timeout=0.001)
-            lease = locks.lock("handler").try_acquire()
+            if random.random() < 0.6 and self.leases:
+                lease = self.leases.pop()
+                if not lease.release() and lease.lost_reason != EXPIRED:
+                    self.undone += 1  # the store had granted it to nobody, or to another since
+            elif lease := self.locks.lock(f"guest-{random.randrange(4)}").try_acquire():
+                self.taken += 1
+                self.leases.append(lease)
+        except IndexError:
+            pass  # another thread was faster
         except leasehold.StoreUnavailable:
-            denied += 1  # in the middle of something that cannot be shared, and said so
-            return
-        if lease is None:
-            stolen.append("busy")
-            return
-        granted.append(lease)
+            self.refused += 1  # the store cannot be used in the middle of what was interrupted
 
-    granted: list[leasehold.Lease] = []
 
-    def check() -> None:
-        """After what was interrupted has come to its end."""
-        while granted:
-            lease = granted.pop()
-            found = other.inspect("handler")
-            if found is None or found.token != lease.token:
-                stolen.append(f"token {lease.token} was rolled back: {found}")
-            lease.release()
+class Handler(Guests):
+    """As a signal handler. It calls itself again, sooner or later."""
 
-    def interrupt() -> None:
-        raise Interrupted
+    def start(self) -> None:
+        signal.signal(signal.SIGALRM, self._handle)
+        self._handle(0, None)
 
-    def wait() -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.call()
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.005))
+
+    def stop(self) -> None:
+        self.ended = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+class Destructors(Guests):
+    """As the destructor of an object that only the collector finds. Some also drop a lease that they hold."""
+
+    def start(self) -> None:
+        gc.collect()
+        gc.freeze()
+
+    def plant(self) -> None:
+        gc.set_threshold(random.randrange(2, 400))
+        Cycle(self)
+
+    def stop(self) -> None:
+        self.ended = True
+        gc.set_threshold(700)
+
+
+class Cycle:
+    inside = threading.local()
+
+    def __init__(self, guests: Destructors) -> None:
+        self.guests = guests
+        self.me = self
+        self.dropped: leasehold.Lease | None = None
+
+    def __del__(self) -> None:
+        if getattr(self.inside, "yes", False):
+            return  # one at a time: a pile of destructors in each other shows nothing more
+        self.inside.yes = True
         try:
-            locks.lock("busy").acquire(timeout=0.001)
-        except leasehold.AcquireTimeout:
-            pass
+            self.guests.call()
+            with contextlib.suppress(leasehold.StoreUnavailable):
+                if random.random() < 0.1 and not self.guests.ended:
+                    Cycle(self.guests).dropped = self.guests.locks.lock("dropped").try_acquire()
+        finally:
+            self.inside.yes = False
 
-    def take() -> None:
-        with locks.lock("free", timeout=20) as lease:
-            lease.check()
 
-    def together() -> None:
-        with locks.all_of("free", "another", timeout=20):
-            pass
+def main(url: str, namespace: str, seconds: float, how: str) -> None:
+    faulthandler.dump_traceback_later(seconds + 45, exit=True)
+    with (
+        leasehold.connect(url, namespace=namespace, ttl=TTL) as locks,
+        leasehold.connect(url, namespace=namespace) as other,
+    ):
+        held = locks.lock("held").acquire()
+        ends = time.monotonic() + seconds
+        rounds = 0
+        failed: list[BaseException] = []
 
-    works = (wait, take, together)
-    for work in works:  # imports and connections are made
-        work()
-    wait()
-    count = {}
-    descriptors = len(os.listdir("/proc/self/fd"))
-    for work in works if what == "enter" else works[:1]:
+        def work() -> None:
+            nonlocal rounds
+            while time.monotonic() < ends:
+                guests.plant()
+                with locks.lock("shared", timeout=TTL + 10):  # both threads want it: so they wait, and are woken
+                    held.check()
+                guests.plant()
+                if both := locks.all_of("guest-0", "guest-1").try_acquire():
+                    both.release()
+                guests.plant()
+                locks.lock("single" + threading.current_thread().name).acquire(timeout=TTL + 10).release()
+                rounds += 1
 
-        def checked(work: Callable[[], None] = work) -> None:
+        def beside() -> None:
             try:
                 work()
-            finally:
-                sys.settrace(None)
-                check()
+            except BaseException as error:
+                failed.append(error)
 
-        count[work.__name__] = at_each_line(checked, enter if what == "enter" else interrupt)
-    ends = time.monotonic() + 10
-    left = -1
-    while left and time.monotonic() < ends:
-        time.sleep(0.02)
-        wait()
-        left = max(0, len(os.listdir("/proc/self/fd")) - descriptors - 1)
-    ends = time.monotonic() + 20
-    held = ["?"]
-    while held and time.monotonic() < ends:
-        held = sorted({info.name for info in other.leases()} - {"busy"})
-        time.sleep(0.02)
-    faulthandler.dump_traceback_later(30, exit=True)
-    busy.check()
-    busy.release()
-    locks.close()
-    other.close()
+        thread = threading.Thread(target=beside)
+        locks.lock("shared").acquire().release()
+        guests = Handler(locks) if how == "handler" else Destructors(locks)
+        guests.start()
+        thread.start()
+        work()
+        guests.stop()
+        thread.join()
+        for error in failed:
+            raise error
+        lost = held.lost_reason
+        ends = time.monotonic() + TTL + 5
+        left = ["?"]
+        while left and time.monotonic() < ends:
+            gc.collect()
+            while guests.leases:
+                guests.leases.pop().release()
+            left = sorted({info.name for info in other.leases()} - {"held"})
+            time.sleep(0.05)
+        released = held.release()
     print(
         json.dumps(
             {
-                "count": count,
-                "denied": denied,
-                "stolen": stolen[:3],
-                "descriptors": left,
-                "held": held,
+                "calls": guests.calls,
+                "taken": guests.taken,
+                "refused": guests.refused,
+                "undone": guests.undone,
+                "rounds": rounds,
+                "lost": lost,
+                "left": left,
+                "released": released,
             }
         )
     )
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3])
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4])

@@ -17,11 +17,12 @@ STEPS = {"memory": 1, "sqlite": 2}
 def run(store: str, what: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOSTILE_STEP", str(STEPS.get(store, 23)))
     url = "memory://" if store == "memory" else url_of(store, request, tmp_path)
-    report = run_program("reentered.py", url, what, f"lines-{store}-{what}", limit=180)
+    report = run_program("every_line.py", url, what, f"lines-{store}-{what}", limit=180)
     assert not report["stolen"], f"SAFETY: {report}"
-    assert report["denied"] == 0, report
-    assert report["descriptors"] == 0, report
     assert report["held"] == [], report
+    if store in ("memory", "sqlite", "redis"):  # others refuse a handler here and there, and replace connections
+        assert report["descriptors"] == 0, report
+        assert report["denied"] == 0, report
 
 
 @pytest.mark.parametrize("store", STORES)

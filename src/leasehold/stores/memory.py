@@ -22,9 +22,10 @@ class Table:
         self.wall_us = wall_us
         self.rows: dict[tuple[str, str], tuple[int, int, str]] = {}
         self.notes: dict[tuple[str, str], str | None] = {}
-        self.changes = 0
         self.drivers: WeakValueDictionary[str, _MemoryDriver] = WeakValueDictionary()
-        self.mutex = threading.RLock()  # a signal handler or destructor may come back to it
+        self.mutex = threading.RLock()  # a signal handler or a destructor may come in the middle of a change
+        self.changes = 0
+        """How many there were: so a change sees that another came in its middle, in the same thread."""
 
     def after_fork(self) -> None:
         """The child is another process: nobody holds anything in it, but tokens go on."""
@@ -83,7 +84,8 @@ class _MemoryDriver:
             case Alive():
                 return True
             case Page(prefix, after, count):
-                names = sorted(name for space, name in list(self._table.rows) if space == self._namespace)
+                with self._table.mutex:
+                    names = sorted(name for space, name in self._table.rows if space == self._namespace)
                 names = names[bisect.bisect_right(names, after) :]
                 return [self._row(name) for name in names if name.startswith(prefix)][:count]
             case ReadNote(name):
@@ -97,30 +99,32 @@ class _MemoryDriver:
     def _swap_all(self, swaps: Sequence[Swap]) -> Sequence[int]:
         table = self._table
         with table.mutex:
-            while True:
-                changes, rows = table.changes, {}
-                for swap in swaps:
-                    key = (self._namespace, swap.name)
-                    if table.rows.get(key, (0,))[0] != swap.version:
-                        return ()
-                    rows[key] = (swap.version + 1, swap.token, swap.state)
-                if table.changes == changes:  # no call from here to the update, so no signal handler comes in between
-                    table.changes = changes + 1
-                    table.rows.update(rows)
-                    return [swap.version + 1 for swap in swaps]
+            seen = table.changes
+            keys = [(self._namespace, swap.name) for swap in swaps]
+            if any(table.rows.get(key, (0,))[0] != swap.version for key, swap in zip(keys, swaps, strict=True)):
+                return ()
+            new = {key: (swap.version + 1, swap.token, swap.state) for key, swap in zip(keys, swaps, strict=True)}
+            if table.changes != seen:
+                return ()
+            table.changes = seen + 1  # from the comparison to the end nothing is called, so nothing comes in between
+            table.rows |= new
+        return [swap.version + 1 for swap in swaps]
 
     def _write_note(self, key: tuple[str, str], version: int, text: str | None) -> bool:
         table = self._table
         with table.mutex:
-            while True:
-                changes, found = table.changes, table.rows.get(key)
-                if found is None or found[0] != version:
-                    return False
-                row = (version + 1, *found[1:])
-                if table.changes == changes:
-                    table.changes = changes + 1
-                    table.rows[key], table.notes[key] = row, text
-                    return True
+            seen = table.changes
+            found = table.rows.get(key)
+            if found is None or found[0] != version:
+                return False
+            new = {key: (version + 1, *found[1:])}
+            note = {key: text}
+            if table.changes != seen:
+                return False
+            table.changes = seen + 1
+            table.rows |= new
+            table.notes |= note
+            return True
 
     def _row(self, name: str) -> Row:
         version, token, state = self._table.rows.get((self._namespace, name), (0, 0, ""))

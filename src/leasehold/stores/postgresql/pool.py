@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import select
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,6 +19,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 from ... import clock
 from ...errors import StoreNotReady
 from ...protocol import Opened, TaskDriver, ThreadDriver
+from ...ready import readable
 from ..sql.dialect import DEFAULT_TABLE
 from ..sql.opening import or_closed, or_closed_by_task
 from ..sql.session import Broken, Session
@@ -110,11 +110,9 @@ class _Lender:
 
 def lost(raw: Any) -> bool:
     """Whether the server has hung up. What else came (a notification of the user's) is left to psycopg."""
-    poll = select.poll()
-    poll.register(raw.pgconn.socket, select.POLLIN)
     try:
         for _ in range(10):
-            if not poll.poll(0):
+            if not readable(raw.pgconn.socket, within=0):
                 break
             raw.pgconn.consume_input()
     except psycopg.Error:

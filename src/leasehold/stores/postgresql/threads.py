@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from ... import clock
 from ...errors import StoreError
 from ...protocol import Busy
+from ...ready import readable
 from ..sql.dialect import Result, Statement
 from ..sql.session import Broken, Deaf, Refused, Session
 from ..sql.threads import Pool, SqlThreads, carry_out
@@ -49,8 +49,6 @@ class Connection:
         self.raw = raw
         self._password = place.password
         self._link = link or Link(raw.pgconn, may_prepare)
-        self._poll = select.poll()
-        self._poll.register(raw.pgconn.socket, select.POLLIN)
 
     def execute(self, statement: Statement, limit: float) -> Result:
         ends = clock.now() + limit
@@ -70,19 +68,14 @@ class Connection:
             raise Broken(str(error)) from error
 
     def _wait(self, wanted: int, ends: float) -> None:
-        if wanted != READ:  # the statement is larger than what the kernel takes at once
-            self._poll.modify(self.raw.pgconn.socket, select.POLLIN | select.POLLOUT)
-        try:
-            while not self._poll.poll(max(0.0, ends - clock.now()) * 1000 + 1):
-                if clock.now() >= ends:
-                    raise TimedOut("no answer in time")
-        finally:
-            if wanted != READ:
-                self._poll.modify(self.raw.pgconn.socket, select.POLLIN)
+        more = wanted != READ  # the statement is larger than what the kernel takes at once
+        while not readable(self.raw.pgconn.socket, within=max(0.0, ends - clock.now()) + 0.001, writable=more):
+            if clock.now() >= ends:
+                raise TimedOut("no answer in time")
 
     def stale(self) -> bool:
         """An idle connection on which there is something to read has been closed by the server."""
-        return bool(self._poll.poll(0))
+        return readable(self.raw.pgconn.socket, within=0)
 
     def close(self) -> None:
         if under_way(self.raw):
@@ -170,22 +163,19 @@ class Listener:
         try:
             carry_out(self._session.check(), connection, clock.now() + 2.0)
             connection.execute(listening(self._session.address), PROOF_WITHIN)
-            poll = select.poll()
-            poll.register(connection.raw.pgconn.socket, select.POLLIN)
-            self._prove(connection, poll, self._open(2.0), rung)
+            self._prove(connection, self._open(2.0), rung)
             ready()
-            poll.register(self._ends, select.POLLIN)
             while not self._stopped:
                 for attempt in heard(connection.raw):
                     rung(attempt)
-                if not poll.poll(LOOK_EVERY * 1000):
-                    self._prove_again(connection, poll, rung)
+                if not readable(connection.raw.pgconn.socket, self._ends, within=LOOK_EVERY):
+                    self._prove_again(connection, rung)
         except psycopg.Error as error:
             raise Broken(str(error)) from error
         finally:
             connection.close()
 
-    def _prove(self, connection: Connection, poll: select.poll, other: Connection, rung: Callable[[str], None]) -> None:
+    def _prove(self, connection: Connection, other: Connection, rung: Callable[[str], None]) -> None:
         """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
         mark = new_mark()
         try:
@@ -203,9 +193,9 @@ class Listener:
                 return
             if left <= 0:
                 raise Deaf(HEARD_NOTHING)
-            poll.poll(left * 1000)
+            readable(connection.raw.pgconn.socket, within=left)
 
-    def _prove_again(self, connection: Connection, poll: select.poll, rung: Callable[[str], None]) -> None:
+    def _prove_again(self, connection: Connection, rung: Callable[[str], None]) -> None:
         """What lies between may have changed since. Where there is no other connection, see that ours is still there:
         that is no reason to give it up. And who waits for one out of a pool would hear nothing meanwhile."""
         try:
@@ -215,7 +205,7 @@ class Listener:
         if other is None:
             connection.execute(STILL_THERE, STILL_WITHIN)
         else:
-            self._prove(connection, poll, other, rung)
+            self._prove(connection, other, rung)
 
     def stop(self) -> None:
         self._stopped = True

@@ -56,6 +56,19 @@ class BorrowedLine(Line):
             self._loan.give_back()
 
 
+class Slot(SimpleQueue["Loan | Exception"]):
+    """Where one borrower waits for its own loan."""
+
+    over = False
+    """Whether it waits no more. What comes then goes back at once: an error's traceback may keep this object alive."""
+
+    def clear(self) -> None:
+        with suppress(Empty):
+            late = self.get_nowait()
+            if isinstance(late, Loan):
+                late.give_back()
+
+
 class Borrowed(Pool):
     """Connections of the pool of a ``redis.Redis``: with their settings, but our limits, and without its retries.
 
@@ -70,14 +83,13 @@ class Borrowed(Pool):
         super().__init__(self._borrow, most, BorrowedLine)
 
     def after_fork(self) -> None:
-        self._wanted: deque[SimpleQueue[Loan | Exception]] = deque()
-        """Where each borrower waits for its own loan. What comes too late for it is given back."""
+        self._wanted: deque[Slot] = deque()
         self._returned: deque[Any] = deque()
         self._at_it = threading.Lock()
         super().after_fork()
 
     def _borrow(self, limit: float) -> Loan:
-        slot: SimpleQueue[Loan | Exception] = SimpleQueue()
+        slot = Slot()
         self._wanted.append(slot)
         try:
             if not self._see_to_it():
@@ -86,8 +98,10 @@ class Borrowed(Pool):
         except Empty:
             raise RedisTimeoutError("the client's pool has not given a connection in time") from None
         finally:
+            slot.over = True
             with suppress(ValueError):
                 self._wanted.remove(slot)
+            slot.clear()
         if isinstance(loan, Exception):
             raise loan
         return loan
@@ -120,6 +134,8 @@ class Borrowed(Pool):
                 slot.put(Loan(get_connection(self._pool), self._returned))
             except Exception as error:
                 slot.put(error)
+            if slot.over:
+                slot.clear()
 
     def _take_back(self) -> None:
         with suppress(IndexError):

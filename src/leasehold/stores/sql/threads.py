@@ -13,6 +13,7 @@ from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, ERROR, log
 from ...protocol import ALL, Busy, Steps, T
 from ..listening import start_thread
+from ..reentry import refused
 from .dialect import Hint, Result, Statement
 from .session import (
     POOL_SIZE,
@@ -101,41 +102,55 @@ class Pool:
         """The parent's connections are neither used nor closed: a word on them would be the parent's."""
         self._inherited.extend(slot.connection for slot in self._turns.slots if slot.connection is not None)
         self._turns = Turns(self._size)
-        self._mutex = threading.RLock()
+        self._mutex = threading.Lock()
+        self._owner = 0
+        """The thread that has the mutex. While nobody has it, whoever was interrupted with it."""
         self._closed = False
         self._answered = 0.0
 
     def take(self, limit: float, turn: Turn | None = None) -> tuple[Connection, bool]:
+        me = threading.get_ident()
+        if self._is_mine(me):  # and it must not be kept while we wait: the keeper's renewals need it
+            raise refused("the connections")
         turn = turn or standing()
         ends = clock.now() + limit
         bell = ThreadBell()
         turn.wake = bell.ring
-        refused: Broken | None = None
+        refused_us: Broken | None = None
         try:
             with self._mutex:
+                self._owner = me
                 self._turns.join(turn)
+                self._owner = 0
             while True:
                 with self._mutex:
+                    self._owner = me
                     if self._closed:
                         raise StoreUnavailable("this Locks is closed")
                     self._turns.serve()
                     slot = self._turns.slot_of(turn)
+                    self._owner = 0
                 if slot is None:
                     left = ends - clock.now()
                     if left <= 0:
-                        raise NoTurn(self._size, self._answered, limit) from refused
+                        raise NoTurn(self._size, self._answered, limit) from refused_us
                     bell.wait(min(left, LOOK[turn.rank]))
                     continue
                 try:
                     return self._ready(slot, ends)
                 except Broken as error:
-                    refused = error
+                    refused_us = error
                     with self._mutex:
-                        if not self._turns.full(turn):
-                            raise
+                        self._owner = me
+                        may_wait = self._turns.full(turn)
+                        self._owner = 0
+                    if not may_wait:
+                        raise
         except BaseException:
             with self._mutex:
+                self._owner = me
                 self._turns.leave(turn)
+                self._owner = 0
             raise
 
     def _ready(self, slot: Slot[Connection], ends: float) -> tuple[Connection, bool]:
@@ -160,22 +175,33 @@ class Pool:
         else:
             connection.close()
             slot.connection = None
+        me = threading.get_ident()
         with self._mutex:
+            self._owner = me
             slot.turn = None
             self._turns.serve()
+            self._owner = 0
         if self._closed:
             self._close_idle()
 
     def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            for turn in self._turns.waiting():
-                turn.wake()
+        self._closed = True
+        for turn in self._turns.waiting():
+            turn.wake()
         self._close_idle()
 
+    def _is_mine(self, me: int) -> bool:
+        """Whether this thread has the mutex: a signal handler or destructor has interrupted it there."""
+        return self._owner == me and self._mutex.locked()
+
     def _close_idle(self) -> None:
+        me = threading.get_ident()
+        if self._is_mine(me):
+            return  # whoever gives its connection back does it
         with self._mutex:
+            self._owner = me
             idle = list(self._turns.idle())
+            self._owner = 0
         for slot in idle:
             if slot.connection is not None:
                 slot.connection.close()
@@ -207,7 +233,7 @@ class SqlThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
         self._ready = False

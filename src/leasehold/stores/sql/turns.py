@@ -73,7 +73,7 @@ class Slot(Generic[C]):
 
 
 class Turns(Generic[C]):
-    """Used under a mutex of the pool's that the same thread may enter again: in a signal handler, or a destructor."""
+    """Used under a mutex of the pool's."""
 
     def __init__(self, size: int) -> None:
         self.slots: list[Slot[C]] = [Slot() for _ in range(size)]
@@ -113,10 +113,7 @@ class Turns(Generic[C]):
                     slot = self._free(turn.rank)
                     if slot is None:
                         return
-                    before = slot.turn
-                    if slot.in_use() or slot.turn is not before:
-                        continue  # a signal handler was here just now
-                    slot.turn = turn  # no call since the last look: Python runs handlers after calls and jumps back
+                    slot.turn = turn
                 with suppress(ValueError):
                     queue.remove(turn)
                 turn.wake()

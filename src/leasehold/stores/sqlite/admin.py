@@ -61,7 +61,12 @@ def _records(path: str, connection: sqlite3.Connection) -> Iterator[Finding]:
 
     damage = ask("PRAGMA quick_check(1)")
     if damage != "ok":
-        yield Finding(ERROR, "file", f"{path} is damaged: {damage}", "stop all who use it, and remove it")
+        yield Finding(
+            ERROR,
+            "file",
+            f"{path} is damaged: {damage}",
+            "stop all programs that use it, then move it away: a new one is made",
+        )
         return
     if not ask("SELECT count(*) FROM sqlite_schema WHERE name = 'leasehold'"):
         yield Finding(OK, "file", f"{path} has no leases yet; their table is made on first use")

@@ -42,6 +42,7 @@ from ..entries import (
     outlive_boot,
 )
 from ..fifo import Doorbell
+from ..reentry import refused
 
 FORMAT = 1
 """Of a row. A newer one is refused, so that an old process never misreads a new one's record."""
@@ -113,7 +114,7 @@ def default_url() -> str:
 
 def _default_folder() -> str | None:
     state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # which is to be ignored, says its specification
+    if not os.path.isabs(state):  # its specification: ignore a relative one
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(os.path.normpath(state), "leasehold") if os.path.isabs(state) else None
 
@@ -132,7 +133,8 @@ def in_container() -> bool:
 
 
 def is_default(path: str) -> bool:
-    return os.path.dirname(path) == _default_folder()
+    folder = _default_folder()  # which may be reached through a symbolic link
+    return folder is not None and os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)
 
 
 def _warn_in_container(path: str) -> None:
@@ -184,7 +186,7 @@ class _Line:
         self.connection: sqlite3.Connection | None = None
         self.file: tuple[int, int] | None = None
         self.check_at = 0.0
-        self.opening = False
+        self.busy = False
 
     def close(self, limit: float = 0.0) -> None:
         """Whoever uses it meanwhile may be what a signal handler has interrupted, and waits for us: it is left open
@@ -235,14 +237,14 @@ class Database:
             nonlocal lost
             if type(request) is Read and request.name == lost and clock.now() >= ends:
                 raise StoreUnavailable(f"{self.path}: too many programs write the record of {lost!r} at once")
-            reply = self._ask(ends, request)
+            try:
+                reply = self._ask(ends, request)
+            except sqlite3.Error as error:
+                raise self._translate(error) from error
             lost = request.name if type(request) is Swap and not reply else ""
             return reply
 
-        try:
-            return run_steps(steps, answer)
-        except sqlite3.Error as error:
-            raise self._translate(error) from error
+        return run_steps(steps, answer)
 
     def _ask(self, ends: float, request: Any) -> Any:
         """Answer one request; while other writers are in the way, try again until the time is over."""
@@ -263,7 +265,7 @@ class Database:
                 with line.mutex:
                     if not _forking:
                         try:
-                            return self._handle(self._opened(line), request)
+                            return self._handle_in(line, request)
                         finally:
                             if self._closed:  # meanwhile
                                 line.close()
@@ -275,21 +277,31 @@ class Database:
             time.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
             tries += 1
 
+    def _handle_in(self, line: _Line, request: Any) -> Any:
+        """A signal handler in the middle of a request has a connection of its own: the other may be in a transaction,
+        which is rolled back with what is done in it, or have an old snapshot."""
+        if not line.busy:
+            try:
+                line.busy = True
+                return self._handle(self._opened(line), request)
+            finally:
+                line.busy = False
+        if line is self._others or line.connection is None or line.connection.in_transaction:
+            raise refused(self.path)  # what it waits for, or what waits for it, could be what it has interrupted
+        aside = _Line()
+        try:
+            return self._handle(self._opened(aside), request)
+        finally:
+            aside.close()
+
     def _opened(self, line: _Line) -> sqlite3.Connection:
         now = clock.now()
         if line.connection is not None and now >= line.check_at:
             line.check_at = now + CHECK_EVERY
             if line.file != _identity(self.path):
                 line.close()
-        if line.opening or (line.connection is not None and line.connection.in_transaction):
-            # Whatever this would write may be rolled back by what it has interrupted.
-            raise StoreUnavailable(f"{self.path} is in use by what this signal handler or destructor has interrupted")
         if line.connection is None:
-            try:
-                line.opening = True
-                self._open(line)
-            finally:
-                line.opening = False
+            self._open(line)
         assert line.connection is not None
         return line.connection
 

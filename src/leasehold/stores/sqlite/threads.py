@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from ...protocol import Busy, Steps, T
+from ...ready import kernel_polls, readable
 from ...starting import start_thread
 from ..fifo import POKE, Descriptor
 from .store import Database
 
 LOG_LEFT = 512 * 1024
 """The longest write-ahead log that is left behind: 0.6 ms for the next to read, and 60 runs."""
+LOOK_EVERY = 0.5
+"""How often to look for holders that have died, where nothing tells of it: under gevent and eventlet."""
 
 
 class SqliteThreads:
@@ -23,7 +26,7 @@ class SqliteThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.RLock()
+        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._thread: threading.Thread | None = None
         self._watched: dict[str, Mapping[str, Descriptor]] = {}
         """By attempt: the sessions it watches. Never changed, but replaced: a signal handler may come at any time."""
@@ -90,23 +93,32 @@ class SqliteThreads:
                 return  # two have been started
             self._thread = threading.current_thread()
         while not self._closed:
-            poll = select.poll()
-            found: dict[int, tuple[str, Descriptor]] = {}
+            watches: dict[int, tuple[str, str, Descriptor]] = {}
             for attempt, watched in list(self._watched.items()):
-                for watch in watched.values():
+                for session, watch in watched.items():
                     if watch.fd >= 0:
-                        found[watch.fd] = attempt, watch
-                        poll.register(watch.fd, 0)
-            poll.register(bell.fd, select.POLLIN)
-            for fd, _ in poll.poll():
-                if fd in found:
-                    attempt, watch = found[fd]
+                        watches[watch.fd] = attempt, session, watch
+            for fd in self._wait(watches):
+                if fd in watches:
+                    attempt, _, watch = watches[fd]
                     watch.close()
                     self.on_ring(attempt)
                 else:
                     for attempt in bell.read():
                         if attempt != POKE:
                             self.on_ring(attempt)
+
+    def _wait(self, watches: Mapping[int, tuple[str, str, Descriptor]]) -> list[int]:
+        """Our FIFO when there is something in it, and those of ``watches`` whose session has died."""
+        bell = self.database.bell
+        if kernel_polls():
+            poll = select.poll()
+            for fd in watches:
+                poll.register(fd, 0)
+            poll.register(bell.fd, select.POLLIN)
+            return [fd for fd, _ in poll.poll()]
+        rung = [bell.fd] if readable(bell.fd, within=LOOK_EVERY if watches else None) else []
+        return rung + [fd for fd, (_, session, _) in watches.items() if not bell.alive(session)]
 
     def close(self) -> None:
         self._closed = True
