@@ -31,7 +31,7 @@ EXIT_LIMIT = 1.0
 """How long the interpreter's exit may be held up by giving back what is held."""
 
 
-MOST_PERMITS = READERS = 1_000_000
+READERS = checks.MAX_PERMITS
 """The capacity of a read/write lock: as many readers as there may be at once."""
 
 
@@ -156,8 +156,8 @@ class Core:
         self.need("semaphore")
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise TypeError(f"limit must be an int, not {type(limit).__name__}")
-        if not 1 <= limit <= MOST_PERMITS:
-            raise ValueError(f"limit must be 1 to {MOST_PERMITS}, not {limit}")
+        if not 1 <= limit <= checks.MAX_PERMITS:
+            raise ValueError(f"limit must be 1 to {checks.MAX_PERMITS}, not {limit}")
         spec = self.lock_spec("semaphore", name, {"kind": "semaphore", **options})
         return spec._replace(shape="semaphore", limit=limit)
 

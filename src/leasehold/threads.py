@@ -254,6 +254,7 @@ class ThreadCore(Core):
     def _forget(self, asks: Sequence[Ask]) -> None:
         for ask in asks:
             self.asking.pop(ask.attempt, None)
+            self.driver.forget(ask.attempt)  # again: an interrupt may have come just when the engine did
 
     # The keeper and the events, each in a daemon thread that starts when first needed.
 

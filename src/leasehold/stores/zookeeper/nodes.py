@@ -27,7 +27,7 @@ from ... import checks
 from ...errors import StoreNotReady
 from ...protocol import SECOND, Ask, Holding
 from ...typed import Any, NamedTuple
-from ..foreign import MOST_TIME, MOST_TOKEN, is_count, is_data
+from ..forms import LONGEST, MOST, is_data, is_number
 
 ROOT = "leasehold"
 FORMAT = 1
@@ -226,10 +226,10 @@ def _is_ours(record: Record) -> bool:
         and isinstance(record.owner, str)
         and isinstance(record.kind, str)
         and is_data(record.data)
-        and is_count(record.ttl, MOST_TIME)
-        and is_count(record.since, MOST_MS)
-        and is_count(record.token, MOST_TOKEN)
-        and is_count(record.rest, MOST_TIME)
+        and is_number(record.ttl, LONGEST)
+        and is_number(record.since, MOST_MS)
+        and is_number(record.token, MOST - 1)
+        and is_number(record.rest, LONGEST)
         and isinstance(record.kept, bool)
     )
 
