@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
+from ..starting import Life, start_thread
 
-def start_thread(listen: Callable[[], object], name: str) -> threading.Thread | None:
+
+def start_listener(listen: Callable[[], object], name: str) -> Life | None:
     """None when the process can have no more threads: then waiters poll, and the next who waits tries again."""
-    thread = threading.Thread(target=listen, name=name, daemon=True)
     try:
-        thread.start()
+        return start_thread(name, listen)
     except RuntimeError:
         return None
-    return thread

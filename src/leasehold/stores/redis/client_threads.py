@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -14,6 +13,7 @@ from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ... import clock
+from ...starting import Life, start_thread
 from ..sockets import hang_up
 from .pool_threads import MOST, RESERVED, SLICE, Line, Pool
 from .scripts import Call
@@ -65,17 +65,16 @@ class Borrowed(Pool):
 
     def after_fork(self) -> None:
         self._loans: SimpleQueue[Loan | Exception] = SimpleQueue()
-        self._lender: threading.Thread | None = None
+        self._lender: Life | None = None
         super().after_fork()
 
     def _borrow(self, limit: float) -> Loan:
         """Within our limit: the pool may have a longer one of its own, or wait for a server that hangs."""
         ends = clock.now() + limit
         while True:
-            if self._loans.empty() and (self._lender is None or not self._lender.is_alive()):
-                self._lender = lender = threading.Thread(target=self._lend, name="leasehold-redis-loan", daemon=True)
+            if self._loans.empty() and (self._lender is None or self._lender.ended):
                 try:
-                    lender.start()
+                    self._lender = start_thread("leasehold-redis-loan", self._lend)
                 except RuntimeError:  # as when the interpreter exits
                     self._lend()
             try:

@@ -11,7 +11,8 @@ from ...bells import ThreadBell
 from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T
-from ..listening import start_thread
+from ...starting import Life
+from ..listening import start_listener
 from ..waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
@@ -54,7 +55,7 @@ class RedisThreads:
     def _reset(self) -> None:
         self._store.begin(os.urandom(8).hex().encode())
         self._mutex = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: Life | None = None
         self._ear: Any = None
         self._up = False
         self._waiting: set[str] = set()
@@ -107,7 +108,7 @@ class RedisThreads:
         if self._thread is None:
             with self._mutex:
                 if self._thread is None and not self._closed:
-                    self._thread = start_thread(self._listen, "leasehold-redis")
+                    self._thread = start_listener(self._listen, "leasehold-redis")
         return self._up
 
     def forget(self, attempt: str) -> None:
@@ -169,7 +170,7 @@ class RedisThreads:
         if ear is not None:
             ear.wake()
         self._link.close()
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             thread.join(1.0)
 
 

@@ -12,7 +12,8 @@ from ...bells import ThreadBell
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, ERROR, log
 from ...protocol import ALL, Busy, Steps, T
-from ..listening import start_thread
+from ...starting import Life
+from ..listening import start_listener
 from .dialect import Hint, Result, Statement
 from .session import (
     POOL_SIZE,
@@ -209,7 +210,7 @@ class SqlThreads:
     def _reset(self) -> None:
         self._mutex = threading.Lock()
         self._listener: Listener | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: Life | None = None
         self._ready = False
         self._settled = Gate()
         self._known = Gate()
@@ -277,7 +278,7 @@ class SqlThreads:
                     return False
                 if self._listener is None:
                     return False
-                self._thread = start_thread(self._listen, "leasehold-sql")
+                self._thread = start_listener(self._listen, "leasehold-sql")
                 if self._thread is None:
                     self._listener.close()
                     self._listener = None
@@ -333,10 +334,8 @@ class SqlThreads:
             listener, thread = self._listener, self._thread
         if listener is not None and thread is not None:
             listener.stop()
-            if thread is not threading.current_thread():
-                thread.join(2.0)
-                if not thread.is_alive():
-                    listener.close()
+            if thread.join(2.0):
+                listener.close()
         self.source.close()
 
     def after_fork(self) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from ...protocol import Busy, Steps, T
+from ...starting import Life
 from ..fifo import POKE
-from ..listening import start_thread
+from ..listening import start_listener
 from .store import Database
 
 LOG_LEFT = 512 * 1024
@@ -24,7 +25,7 @@ class SqliteThreads:
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: Life | None = None
         self._watched: dict[str, dict[str, int]] = {}
         self._stale: list[int] = []
         self._closed = False
@@ -55,7 +56,7 @@ class SqliteThreads:
                 return False
             changed = self._watch(attempt, sessions)
             if self._thread is None:
-                self._thread = start_thread(self._listen, "leasehold-sqlite")
+                self._thread = start_listener(self._listen, "leasehold-sqlite")
                 if self._thread is None:
                     return False
             elif changed:
@@ -126,7 +127,7 @@ class SqliteThreads:
             self._stale.extend(fd for watched in self._watched.values() for fd in watched.values() if fd >= 0)
             self._watched.clear()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             self.database.bell.poke()
             thread.join(1.0)
         for fd in self._stale:
