@@ -5,10 +5,14 @@ Each program is interrupted at random moments, by a signal handler that raises o
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+import leasehold
 
 from .stores import HERE
 
@@ -82,6 +86,23 @@ lost = [lease.lost_reason for lease in renewed if not lease.valid]
 assert not lost, f"{len(lost)} of {len(renewed)} leases were not renewed: {lost[0]}"
 """
 
+CANCELLED = """
+cancel = threading.Event()
+locks = leasehold.connect("memory://", ttl=1)
+locks.lock("name").acquire(timeout=5, cancel=cancel).release()
+for _ in range(1500):
+    interrupted(lambda: locks.lock("name").acquire(timeout=5, cancel=cancel).release(), 0.0005)
+ends = time.monotonic() + 10
+while (left := [each.name for each in threading.enumerate() if each.name == "leasehold-cancelled"]):
+    assert time.monotonic() < ends, f"{len(left)} threads wait for calls that never began"
+    time.sleep(0.05)
+assert locks.lock("name").acquire(timeout=10).release()
+drained = threading.Thread(target=locks.drain, args=(30,), daemon=True)
+drained.start()
+drained.join(10)
+assert not drained.is_alive(), "drain waits for an acquire that has ended"
+"""
+
 COLLECTED = """
 import gc
 
@@ -110,10 +131,33 @@ assert told.wait(10), "nobody is told of a loss any more"
 
 
 @pytest.mark.parametrize(
-    "program", [WAIT_FOR_LOSS, ACQUIRE, COLLECTED], ids=["wait for loss", "acquire", "garbage in the timer"]
+    "program",
+    [WAIT_FOR_LOSS, ACQUIRE, CANCELLED, COLLECTED],
+    ids=["wait for loss", "acquire", "acquire with cancel", "garbage in the timer"],
 )
 def test_process_lives_on(program: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + program], capture_output=True, text=True, timeout=100, check=False, cwd=HERE
     )
     assert done.returncode == 0, done.stderr[-4000:]
+
+
+STARTED_ELSEWHERE = {
+    "starting.py",
+    "stores/main_thread.py",  # in a bare thread
+    "stores/mongodb/threads.py",  # in leasehold-main: see stores/main_thread.py
+    "stores/etcd/threads.py",
+}
+
+
+def test_threads_are_started_in_one_place() -> None:
+    """``Thread.start()`` in a thread that is interrupted can leave the new one waiting for ever."""
+    root = Path(leasehold.__file__).parent
+    files = {path.relative_to(root).as_posix(): path for path in root.rglob("*.py")}
+    found = [
+        name
+        for name, path in files.items()
+        if re.search(r"\b(Thread|Timer)\((target=|max|self)", path.read_text())
+        and not name.startswith(("testing/", "cli/"))
+    ]
+    assert set(found) <= STARTED_ELSEWHERE
