@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 
 import leasehold
 
@@ -48,7 +49,7 @@ def write_late(path: str, name: str) -> None:
 
 def fenced_write(path: str, token: int, text: str) -> bool:
     """A resource that refuses a token older than one it has seen, in the same statement as the write."""
-    with sqlite3.connect(path, isolation_level=None) as database:
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("CREATE TABLE IF NOT EXISTS page (id INTEGER PRIMARY KEY, text, token DEFAULT 0)")
         database.execute("INSERT OR IGNORE INTO page (id) VALUES (1)")
         change = "UPDATE page SET text = ?, token = ? WHERE id = 1 AND token <= ?"

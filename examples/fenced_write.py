@@ -32,3 +32,4 @@ with leasehold.connect(owner="A") as a, leasehold.connect(owner="B") as b:
     assert stale.token < fresh.token
 
 assert database.execute("SELECT balance FROM account").fetchone() == (50,)
+database.close()

@@ -8,6 +8,7 @@ import os
 import sqlite3
 import tempfile
 import time
+from contextlib import closing
 
 import leasehold
 
@@ -15,7 +16,7 @@ import leasehold
 def start_replica(number: int, path: str) -> None:
     locks = leasehold.connect()
     with locks.lock("migration", timeout=60) as lease:
-        with sqlite3.connect(path) as database:
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
             (version,) = database.execute("PRAGMA user_version").fetchone()
             if version >= 1:
                 print(f"replica {number}: schema is up to date", flush=True)

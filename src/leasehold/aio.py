@@ -460,7 +460,11 @@ class Lease(BaseLease):
         return event
 
     async def renew(self, ttl: float | None = None) -> None:
-        """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused."""
+        """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused.
+
+        A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
+        the end of that one.
+        """
         await self._core.drive(keeping.renew(self._core, self, ttl))
 
     async def release(self) -> bool:

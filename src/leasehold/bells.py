@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import _thread
 from _thread import allocate_lock
 
 from .protocol import Busy, Grant
+
+
+def refuse_late_patch() -> None:
+    """Raise RuntimeError when gevent or eventlet has replaced locks since this module was loaded.
+
+    A greenlet that waits on one of the system's locks stops all greenlets of its thread, also the one to release it.
+    """
+    if _thread.allocate_lock is not allocate_lock:
+        raise RuntimeError(
+            "threads were patched after leasehold was loaded, and waiting for a lease would hang: patch (for example "
+            "with gevent.monkey.patch_all()) before leasehold is imported"
+        )
 
 
 class ThreadBell:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from . import checks, clock, policy
+from .bells import refuse_late_patch
 from .errors import ShuttingDown
 from .lease import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, BaseLease, Unsettled
 from .log import DEBUG, ERROR, INFO, WARNING, heard, log
@@ -63,6 +64,7 @@ class Core:
             raise TypeError(f"kinds must be a mapping of presets by kind, not {type(kinds).__name__}")
         for kind, value in (kinds or {}).items():
             self.kinds[checks.text(kind, "a kind", checks.MAX_LABEL)] = policy.preset(kind, value)
+        refuse_late_patch()
         self.defaults = defaults
         self.cancel_on_loss = cancel_on_loss
         self.now = now
@@ -185,6 +187,7 @@ class Core:
 
     def check_giving_out(self, heir: tuple[str, int] | None = None) -> None:
         """Raise ShuttingDown if there are to be no new leases. One in place of our own (``heir``) is not new."""
+        refuse_late_patch()
         if self.closed is None and self.draining is None:
             return
         self.check_open()
@@ -419,10 +422,13 @@ def _forked() -> None:
 
 def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
-    for core in {*_cores, *_owing}:
+    cores = {*_cores, *_owing}
+    while cores:
+        share = max(0.0, ends - clock.now()) / len(cores)  # a store that does not answer leaves the others their time
+        core = cores.pop()
         if not core.finished or any(owed.until > clock.now() for owed in list(core.unsettled)):
             try:
-                core.at_exit(max(0.0, ends - clock.now()))
+                core.at_exit(share)
             except Exception as error:  # the others still have leases to release
                 log(ERROR, "releasing leases at exit failed: %s", error, exc=error)
 

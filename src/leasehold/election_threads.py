@@ -12,7 +12,7 @@ from .errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
 from .lock import Lease, Locks
 from .model import LeaseInfo
 from .starting import start_thread
-from .threads import Cancel, ThreadCore
+from .threads import Cancel, Stop, ThreadCore
 from .typed import Any, TypeVar
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class Election(BaseElection):
 
     def _start_anew(self) -> None:
         super()._start_anew()
-        self._stopped = threading.Event()
+        self._stopped = Stop()
 
     def run(self, callback: Callable[[Term], T]) -> T | None:
         """Stand for election; when elected, call ``callback(term)`` in this thread; stand again when the term was lost.

@@ -111,6 +111,8 @@ def acquire(
                 error.nothing_asked = not asked
                 raise
             except StoreUnavailable as error:
+                if error.reentered:
+                    raise
                 if error.queued and ask.queue and (ends is None or core.now() < ends):
                     continue  # the store is not away: this process asks more of it than it can answer at a time
                 asked = unanswered = True

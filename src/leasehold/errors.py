@@ -71,6 +71,9 @@ class StoreUnavailable(StoreError, ConnectionError):
 
     queued = False
     """Set by a driver that never sent the call, because others of this process were before it and were answered."""
+    reentered = False
+    """Set by a driver that never sent the call, because a signal handler or destructor made it in the middle of the
+    driver's own code: the call must not wait there, since others may wait for what its thread has."""
 
 
 class StoreNotReady(StoreError):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+from . import checks, policy
+from .core import MOST_PERMITS, READERS
 from .lease import BaseLease
 from .spec import Spec
+from .stores import forms
 from .typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,16 +49,42 @@ def heir_spec(core: Core, text: str, options: dict[str, Any]) -> Spec:
         format, namespace, name, attempt, token, shape, limit, weight, kind, ttl, data = json.loads(
             base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
         )
-        if not all(isinstance(each, str) for each in (name, attempt, shape)):
-            raise TypeError("a field is missing")
-        if not all(isinstance(each, int) for each in (token, limit, weight)):
-            raise TypeError("a number is missing")
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise ValueError("this is not what transfer() gave, or not all of it") from error
     if format != FORMAT:
         raise ValueError(f"this was made by another version of leasehold (format {format}, not {FORMAT})")
     if namespace != core.namespace:
         raise ValueError(f"the lease is of namespace {namespace!r}, and this Locks is of {core.namespace!r}")
+    try:
+        _check(name, attempt, token, shape, limit, weight, kind, ttl, data)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"this is not what transfer() gave: {error}") from error
     given = {"kind": kind, "ttl": ttl, "data": data, **options}
     spec = core.lock_spec("accept", name, given)
     return spec._replace(shape=shape, limit=limit, weight=weight, heir=(attempt, token))
+
+
+def _check(
+    name: object,
+    attempt: object,
+    token: object,
+    shape: object,
+    limit: object,
+    weight: object,
+    kind: object,
+    ttl: object,
+    data: object,
+) -> None:
+    """Anybody may have written it, and the store compares and counts with it."""
+    checks.name(name)
+    if not isinstance(attempt, str) or not re.fullmatch("[0-9a-f]{32}", attempt):
+        raise ValueError("attempt is not 32 hexadecimal digits")
+    forms.number(token, "token", 0, forms.MOST - 1)
+    limits = {"lock": range(1, 2), "semaphore": range(1, MOST_PERMITS + 1), "rwlock": range(READERS, READERS + 1)}
+    if not isinstance(shape, str) or shape not in limits:
+        raise ValueError(f"shape is not one of {', '.join(limits)}")
+    most = forms.number(limit, "limit", limits[shape].start, limits[shape].stop - 1)
+    forms.number(weight, "weight", 1, most)
+    checks.text(kind, "kind", checks.MAX_LABEL)
+    policy.seconds(ttl, "ttl")
+    checks.data_text(data)

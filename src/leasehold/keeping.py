@@ -168,8 +168,9 @@ def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
         core.reckon(lease)  # it may have been its holder who asked
 
 
-def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
+def _settle(core: Core, ends: float = float("inf"), last: bool = False) -> Effects[None]:
     """Give back what is owed, or try until ``ends``; what is not taken stays on the list until the store forgets it.
+    ``last``: or until the store refuses it, since nobody tries for long enough that it is taken later.
 
     It also stays while it is being given back: the keeper may be stopped in the middle, and whoever closes must see it.
     """
@@ -182,9 +183,11 @@ def _settle(core: Core, ends: float = float("inf")) -> Effects[None]:
                 steps = core.store.release(owed.name, owed.attempt, owed.token, None)
             yield Run(steps, _limit(core, min(ends, _next_due(core), core.now() + core.cadence)))
         except Exception as error:
-            if not isinstance(error, StoreError):
-                log(ERROR, "releasing %r failed; retrying: %s", owed.name, error, exc=error)
-            if core.now() < owed.until:
+            in_vain = last and not isinstance(error, StoreUnavailable)
+            if in_vain or not isinstance(error, StoreError):
+                then = "it stays until its ttl is over" if in_vain else "retrying"
+                log(ERROR, "releasing %r failed; %s: %s", owed.name, then, error, exc=error)
+            if core.now() < owed.until and not in_vain:
                 core.unsettled.append(owed)  # again, behind the others
         core.settled(owed)
         if core.now() >= min(ends, _next_due(core)):
@@ -245,6 +248,6 @@ def give_up(core: Core, leases: Iterable[BaseLease], reason: str, ends: float, b
                 core.owe(lease._claim.owed())
     while core.unsettled and core.now() < ends:
         owing = len(core.unsettled)
-        yield from _settle(core, ends)
+        yield from _settle(core, ends, last=reason == CLOSED)
         if len(core.unsettled) >= owing:  # the store is away: no storm of calls until it is back
             yield Wait(bell, max(0.0, min(RETRY, ends - core.now())))

@@ -211,18 +211,23 @@ class BaseLease:
         """The store has confirmed a term that was asked for at ``sent``. Never revives.
 
         A term that the user has ``chosen`` stands, though the keeper may have renewed for the old one meanwhile."""
+        timing, now = self._spec.timing, self._core.now()
+        deadline = sent + ttl - timing.margin_of(ttl)
+        due = sent + timing.renew_every * ttl / timing.ttl
+        claim = self._claim._replace(until=max(self._claim.until, sent + ttl))  # the store never shortens
         with self._core.mutex:
-            if self._end is not None or self._core.now() >= self._deadline:
+            if self._end is not None or now >= self._deadline:
                 return
             if not chosen and (sent < self._sent or ttl != self._ttl):
                 return
-            self._sent = max(sent, self._sent)
+            if sent > self._sent:
+                self._sent = sent
             self._ttl = ttl
-            self._deadline = sent + ttl - self._spec.timing.margin_of(ttl)
-            self._claim = self._claim._replace(until=max(self._claim.until, sent + ttl))  # the store never shortens
+            self._deadline = deadline
+            self._claim = claim
             self._failures = 0
             if self._due != NEVER:
-                self._due = self._cycle = sent + self._spec.timing.renew_every * ttl / self._spec.timing.ttl
+                self._due = self._cycle = due
         self._core.reckon(self)
 
     def _trusted_until(self) -> float:
@@ -248,11 +253,11 @@ class BaseLease:
         core = self._core
         if core.now() >= self._deadline:
             self._end_well()  # as lost
+        ours, held = self._is_ours(), None
         with core.mutex:
             if self._end is None:
                 self._end = RELEASED
-            held = None
-            if not self._given and self._is_ours():
+            if not self._given and ours:
                 self._given = giver
                 held = self._end == RELEASED  # also when another thread ended it and comes later than this one
         core.leases.pop(self._claim.attempt, None)

@@ -106,6 +106,8 @@ class _Shutdown:
 
     def begin_anew(self) -> None:
         """At first, and in a process that has outlived its drain."""
+        self.process = os.getpid()
+        self.early: int | None = None  # a signal that came to a child before it had begun anew
         self.come: list[signal.Signals] = []  # without those that came together with the one before
         self.came = 0.0  # when the last of them did
         self.called = self.ended = False
@@ -122,9 +124,12 @@ class _Shutdown:
         is left that takes part, signals do in the child what they would do without us."""
         self.taking_part = [each for each in self.taking_part if each.loop is None]
         self.mutex = threading.Lock()
+        early = self.early
         self.begin_anew()
         if not self.taking_part:
             self._restore()
+        if early is not None:
+            signal.raise_signal(early)
 
     def add(self, new: Drain) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -149,6 +154,9 @@ class _Shutdown:
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
+        if self.process != os.getpid():
+            self.early = number
+            return
         now = time.monotonic()
         if self.called or now < self.called_at + TOGETHER:  # by ourselves: drained
             self.called = False

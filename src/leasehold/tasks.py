@@ -7,6 +7,7 @@ import functools
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextvars import Context, ContextVar, copy_context
 
 from . import engine, keeping, policy
 from .bells import ThreadBell
@@ -24,10 +25,14 @@ from .typed import Any, TypeVar
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)
 
+LOOK = 0.1
+"""How often ``close`` looks which callbacks it need not wait for, because they wait for it."""
 GRACE = 0.05
 """How long a cancelled acquire waits until what it may have left is given back; the rest goes on alone."""
 REVIVE = 0.1
 """How long after its cancellation the keeper goes on, if the loop still does."""
+_callback: ContextVar[asyncio.Task[Any] | None] = ContextVar("leasehold_callback", default=None)
+"""The task of the async callback that this code runs in, or was started by."""
 BLOCKED = 0.05
 """A loop that does not run a callback for so long, when a lease has just been lost, is called blocked."""
 
@@ -102,6 +107,7 @@ class TaskCore(Core):
         self.loop_thread = 0
         self.bell: TaskBell | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.closers: set[asyncio.Task[Any]] = set()  # callbacks that wait for ``close``
         self.tellers: dict[int, Teller] = {}  # by the id of the listener
         self.closing: asyncio.Future[None] | None = None
 
@@ -137,11 +143,19 @@ class TaskCore(Core):
         assert isinstance(effect.bell, TaskBell)
         return effect.bell.wait(effect.seconds)
 
-    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def spawn(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
         """A task that lives until it is done, whoever forgets it; ``close`` waits for it."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.get_running_loop().create_task(work, context=context)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        return task
+
+    def spawn_callback(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """The same for a user's callback. If it calls ``close``, that does not wait for it."""
+
+        context = copy_context()
+        task = self.spawn(work, context)
+        context.run(_callback.set, task)
         return task
 
     async def call(self, steps: Any) -> Any:
@@ -280,7 +294,7 @@ class TaskCore(Core):
     def _tell(self, listener: Callable[[Event], object], event: Event) -> None:
         teller = self.tellers.get(id(listener))
         if teller is None:
-            teller = self.tellers[id(listener)] = Teller(listener, self.spawn)
+            teller = self.tellers[id(listener)] = Teller(listener, self.spawn_callback)
         teller.tell(event)
 
     def call_back(self, callback: Callable[..., object], *args: object) -> None:
@@ -298,10 +312,12 @@ class TaskCore(Core):
             log(ERROR, "a callback of leasehold failed: %r", callback, exc=error)
         else:
             if asyncio.iscoroutine(result):
-                self.spawn(finish(result))
+                self.spawn_callback(finish(result))
 
     async def close(self, limit: float = policy.CALL_LIMIT) -> None:
         self.bind()
+        if (callback := _callback.get()) is not None:
+            self.closers.add(callback)
         await asyncio.shield(self._begin_close(limit))  # a caller that is cancelled does not stop it
 
     def _begin_close(self, limit: float) -> asyncio.Future[None]:
@@ -318,8 +334,9 @@ class TaskCore(Core):
         await asyncio.sleep(0)  # for the listeners, who are told in the loop
         for teller in self.tellers.values():
             teller.resume()
-        while self.tasks and (left := ends - self.now()) > 0:  # of which one that ends may have others follow
-            await asyncio.wait(self.tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        while (tasks := self.tasks - self.closers) and (left := ends - self.now()) > 0:
+            # One that ends may have others follow; one that is there now may come to wait for this.
+            await asyncio.wait(tasks, timeout=min(left, LOOK), return_when=asyncio.FIRST_COMPLETED)
         await self.driver.close()
         self.finished = True
 

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -86,17 +85,16 @@ def test_stopping_and_going_on(shell: Shell) -> None:
     assert finish(run).returncode == 143
 
 
-def test_it_does_not_stop_in_the_middle_of_a_write(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_stop_in_the_middle_of_a_write(shell: Shell) -> None:
     """On the embedded store it would hold up everybody until it is continued."""
-    monkeypatch.setattr("leasehold.stores.sqlite.store.FORK_LIMIT", 60.0)
     writing, written = threading.Event(), threading.Event()
     stopped: list[bool] = []
 
-    def write() -> Any:
-        writing.set()
-        time.sleep(0.3)
-        written.set()
-        yield from ()
+    def write() -> None:
+        with shell.locks._core.driver.at_rest():  # as every request is: one at a time
+            writing.set()
+            time.sleep(0.3)
+            written.set()
 
     class Command(Child):
         def __init__(self) -> None:
@@ -108,7 +106,7 @@ def test_it_does_not_stop_in_the_middle_of_a_write(shell: Shell, monkeypatch: py
     watch = Watch.__new__(Watch)
     watch._child, watch._suspended = Command(), False
     with shell.locks.lock("job") as lease:
-        keeper = threading.Thread(target=shell.locks._core.driver.run, args=(write(), 60.0))
+        keeper = threading.Thread(target=write)
         keeper.start()
         assert writing.wait(60)
         assert watch._stopped_with(signal.SIGTSTP, lease)

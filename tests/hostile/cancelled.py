@@ -32,6 +32,24 @@ async def work(locks: aio.Locks) -> None:
                 await lease.release()
 
 
+async def contend(rival: aio.Locks, ends: float) -> None:
+    """Take what the others want, so that they wait, and hand it over."""
+    while time.monotonic() < ends:
+        lease = await rival.lock(f"name-{random.randrange(NAMES)}").try_acquire(timeout=0.05)
+        await asyncio.sleep(random.uniform(0, 0.004))
+        if lease is not None:
+            await lease.release()
+
+
+async def watch(lease: aio.Lease, ends: float) -> float:
+    """The least that was left of it."""
+    least = TTL
+    while time.monotonic() < ends:
+        least = min(least, lease.remaining)
+        await asyncio.sleep(0.01)
+    return least
+
+
 async def cancel_again_and_again(locks: aio.Locks, ends: float) -> int:
     count = 0
     while time.monotonic() < ends:
@@ -46,13 +64,21 @@ async def cancel_again_and_again(locks: aio.Locks, ends: float) -> int:
 
 async def main(url: str, namespace: str, seconds: float) -> None:
     faulthandler.dump_traceback_later(seconds + 45, exit=True)
-    async with aio.connect(url, namespace=namespace, ttl=TTL) as locks, aio.connect(url, namespace=namespace) as other:
+    async with (
+        aio.connect(url, namespace=namespace, ttl=TTL) as locks,
+        aio.connect(url, namespace=namespace, ttl=TTL) as other,
+    ):
         held = await locks.lock("held").acquire()
         ends = time.monotonic() + seconds
-        counts = await asyncio.gather(*(cancel_again_and_again(locks, ends) for _ in range(TASKS)))
+        least, _, *counts = await asyncio.gather(
+            watch(held, ends), contend(other, ends), *(cancel_again_and_again(locks, ends) for _ in range(TASKS))
+        )
         lost = held.lost_reason
+        longest = 0.0
         for number in range(NAMES):
-            await (await locks.lock(f"name-{number}").acquire(timeout=TTL + 10)).release()
+            begun = time.monotonic()
+            await (await locks.lock(f"name-{number}").acquire(timeout=TTL + 20)).release()
+            longest = max(longest, time.monotonic() - begun)
         renewed = before = (await locks.metrics()).renewals
         ends = time.monotonic() + 2 * TTL
         while renewed <= before and time.monotonic() < ends:
@@ -66,7 +92,16 @@ async def main(url: str, namespace: str, seconds: float) -> None:
         released = await held.release()
     print(
         json.dumps(
-            {"interrupts": sum(counts), "lost": lost, "renews": renewed > before, "left": left, "released": released}
+            {
+                "interrupts": sum(counts),
+                "ttl": TTL,
+                "least": least,
+                "lost": lost,
+                "longest": longest,
+                "renews": renewed > before,
+                "left": left,
+                "released": released,
+            }
         )
     )
 

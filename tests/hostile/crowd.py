@@ -18,7 +18,8 @@ def main(url: str, namespace: str, seconds: float, threads: int, ttl: float) -> 
     faulthandler.dump_traceback_later(seconds + 90, exit=True)
     stop = threading.Event()
     pairs = [0] * threads
-    errors: list[str] = []
+    slow: list[str] = []
+    failed: list[str] = []
 
     with leasehold.connect(url, namespace=namespace, ttl=30) as locks:
 
@@ -26,11 +27,18 @@ def main(url: str, namespace: str, seconds: float, threads: int, ttl: float) -> 
             lock = locks.lock(f"name-{number}")
             while not stop.is_set():
                 try:
-                    if lease := lock.try_acquire(timeout=30):
-                        lease.release()
-                        pairs[number] += 1
+                    lease = lock.try_acquire(timeout=30)
                 except leasehold.StoreUnavailable as error:  # too slow for one of the crowd is no loss
-                    errors.append(str(error))
+                    slow.append(str(error))
+                    continue
+                except BaseException as error:
+                    failed.append(f"acquire: {error!r}")
+                    return
+                try:
+                    assert lease is None or lease.release(), "it was lost"
+                    pairs[number] += 1
+                except BaseException as error:
+                    failed.append(f"release: {error!r}")
 
         held = locks.lock("held", ttl=ttl).acquire()
         workers = [threading.Thread(target=crowd, args=(number,)) for number in range(threads)]
@@ -45,7 +53,14 @@ def main(url: str, namespace: str, seconds: float, threads: int, ttl: float) -> 
         for worker in workers:
             worker.join()
         held.release()
-    report = {"least": least, "lost": lost, "pairs": sum(pairs), "errors": len(errors), "first": errors[:1]}
+    report = {
+        "least": least,
+        "lost": lost,
+        "pairs": sum(pairs),
+        "slow": len(slow),
+        "failed": len(failed),
+        "first": [*failed[:1], *slow[:1]],
+    }
     print(json.dumps(report))
 
 

@@ -19,4 +19,6 @@ def test_crowd_of_acquires_does_not_starve_renewal(store: str, request: pytest.F
     report = run_program("crowd.py", url, secrets.token_hex(6), SECONDS, THREADS, ttl, limit=SECONDS + 150)
     assert report["pairs"] > THREADS, report
     assert report["lost"] is None, f"SAFETY: the held lease was lost: {report}"
+    assert report["failed"] == 0, report
+    assert report["slow"] <= report["pairs"] / 100, report
     assert report["least"] > ttl / 3, f"renewal came late: {report}"

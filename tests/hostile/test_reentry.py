@@ -1,55 +1,36 @@
-"""A signal handler may release and acquire leases while its thread is inside the library."""
+"""Signal handlers and destructors may use the library while their thread is inside it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import secrets
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+from .stores import SECONDS, STORES, run_program, url_of
 
-PROGRAM = """
-import faulthandler, random, signal, sys, time
-import leasehold
-
-faulthandler.dump_traceback_later(40, exit=True)
-locks = leasehold.connect(sys.argv[1], ttl=3)
-held = locks.lock("held").acquire()
-mine = []
-calls = 0
-
-def handler(number, frame):
-    global calls
-    calls += 1
-    if mine:
-        mine.pop().release()
-    elif lease := locks.lock("handler").try_acquire():
-        mine.append(lease)
-    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0005, 0.005))
-
-signal.signal(signal.SIGALRM, handler)
-signal.setitimer(signal.ITIMER_REAL, 0.001)
-ends = time.monotonic() + 4
-while time.monotonic() < ends:
-    locks.lock("main").acquire(timeout=10).release()
-    with locks.lock("main") as lease:
-        lease.check()
-signal.setitimer(signal.ITIMER_REAL, 0)
-while mine:
-    mine.pop().release()
-held.check()
-assert held.release()
-locks.close()
-assert calls > 100, calls
-"""
+pytestmark = pytest.mark.timeout(SECONDS + 120)
 
 
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_signal_handler_that_releases_and_acquires_does_not_deadlock(store: str, tmp_path: Path) -> None:
-    url = "memory://" if store == "memory" else f"sqlite:///{tmp_path}/leases.db"
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, url], capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def reenter(url: str, how: str) -> None:
+    report = run_program("reentered.py", url, secrets.token_hex(6), SECONDS / 2, how, limit=SECONDS + 90)
+    assert report["calls"] > 5 * SECONDS, f"too few to show anything: {report}"
+    assert report["taken"], report
+    assert report["lost"] is None, f"SAFETY: the lease held all the time was lost: {report}"
+    assert not report["undone"], f"SAFETY: what a handler was granted was undone: {report}"
+    assert report["left"] == [], f"SAFETY: leases leaked: {report}"
+    assert report["released"], report
+
+
+@pytest.mark.parametrize("how", ["handler", "destructor"])
+def test_reentry_in_memory_neither_deadlocks_nor_leaks(how: str) -> None:
+    reenter("memory://", how)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("how", ["handler", "destructor"])
+@pytest.mark.parametrize("store", STORES)
+def test_reentry_neither_deadlocks_nor_leaks(
+    store: str, how: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    reenter(url_of(store, request, tmp_path), how)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sqlite3
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -82,29 +79,6 @@ def test_holder_of_an_earlier_boot_without_a_fifo_has_its_ttl_left(tmp_path: Pat
         assert locks.lock("job").try_acquire() is None
         other = locks.lock("job").acquire(timeout=20)
         assert other.token > lease.token
-
-
-def test_user_without_a_home_folder_is_refused(tmp_path: Path) -> None:
-    program = """
-import os, sys
-import leasehold, leasehold.lock, leasehold.threads, leasehold.stores.sqlite.threads, pwd
-if os.getuid() == 0:
-    os.setgid(12345); os.setuid(12345)
-try:
-    with leasehold.connect() as locks:
-        locks.lock("job").acquire().release()
-except leasehold.StoreNotReady as error:
-    print(error)
-"""
-    environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "XDG_STATE_HOME")}
-    environment.pop("LEASEHOLD_URL", None)
-    if os.getuid():
-        environment["HOME"] = "relative"
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert "home folder" in done.stdout, done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 async def test_limit_of_a_call_counts_from_when_it_was_asked_for(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def run(folder: Path, *arguments: str, **tests: str) -> subprocess.CompletedProc
     )
 
 
-def once(name: str, says: str = "slow machine") -> str:
+def once(name: str, says: str = "slow machine", check: str = "before") -> str:
     """A test that fails the first time and then passes."""
     return f"""
 from pathlib import Path
@@ -39,7 +39,8 @@ def test_{name}():
     seen = Path("seen-{name}")
     before = seen.exists()
     seen.touch()
-    assert before, "{says}"
+    tokens = [5, 7] if before else [5, 3]
+    assert {check}{f', "{says}"' if says else ""}
 """
 
 
@@ -56,9 +57,20 @@ def test_test_that_fails_alone_too_makes_the_run_red(tmp_path: Path) -> None:
     assert "test_a.py::test_a failed alone, too" in done.stdout
 
 
-@pytest.mark.parametrize("says", ["SAFETY: two of them", "token 3 after token 4"])
-def test_failure_about_safety_is_not_run_again(tmp_path: Path, says: str) -> None:
-    done = run(tmp_path, test_a=once("a", says))
+@pytest.mark.parametrize(
+    ("says", "check"),
+    [("SAFETY: two of them", "before"), ("token 3 after token 4", "before"), ("", "tokens == sorted(tokens)")],
+)
+@pytest.mark.parametrize("beside", [("-n", "0"), ("-n", "1")])
+def test_failure_about_safety_is_not_run_again(tmp_path: Path, says: str, check: str, beside: tuple[str, str]) -> None:
+    done = run(tmp_path, "--tb=short", *beside, test_a=once("a", says, check))
+    assert done.returncode == 1
+    assert "about safety: test_a.py::test_a" in done.stdout
+
+
+def test_crash_is_not_run_again(tmp_path: Path) -> None:
+    test = once("a").replace("seen.touch()", "seen.touch(); before or __import__('os')._exit(3)")
+    done = run(tmp_path, "-n", "1", test_a=test)
     assert done.returncode == 1
     assert "about safety: test_a.py::test_a" in done.stdout
 

@@ -621,7 +621,7 @@ async def test_who_is_called_during_a_proof_is_told(side: Any, monkeypatch: pyte
         other = Other()
         monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
         listener = postgresql_threads.Listener(session, Mock())
-        listener._prove(own, Mock(), other, rung.append)
+        listener._prove(own, other, rung.append)
         listener.close()
     else:
         other = AsyncOther()
@@ -647,7 +647,8 @@ async def test_a_proof_that_came_while_all_stood_still_is_one(side: Any, monkeyp
     if side is postgresql_threads:
         other = Other()
         listener = postgresql_threads.Listener(session, Mock())
-        listener._prove(Mock(), Mock(), other, Mock())  # type: ignore[arg-type]
+        monkeypatch.setattr(side, "readable", Mock())
+        listener._prove(Mock(), other, Mock())  # type: ignore[arg-type]
         listener.close()
     else:
         other = AsyncOther()

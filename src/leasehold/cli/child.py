@@ -62,6 +62,8 @@ class Child:
         self.started = False
         self.status: int | None = None
         """As an exit code, once it has ended; 128 + n when signal n has killed it."""
+        self.out_of_reach = False
+        """Whether the last signal reached nobody, because all that is left of the group runs as another user."""
         self.on_terminal = False
 
     def start(self, environment: dict[str, str | None], life: str | None) -> None:
@@ -95,12 +97,13 @@ class Child:
 
     def signal(self, number: int) -> bool:
         """Send a signal to its whole group. False when nobody is left in it."""
+        self.out_of_reach = False
         try:
             os.killpg(self.pid, number)
         except ProcessLookupError:
             return False
         except PermissionError:
-            return True  # some of it runs as another user: that is somebody
+            self.out_of_reach = True
         return True
 
     def dismiss(self) -> None:

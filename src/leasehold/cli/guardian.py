@@ -12,10 +12,10 @@ guardian alone would not do either: ``pkill -9 -f 'leasehold run'`` takes it alo
 from __future__ import annotations
 
 import os
-import select
 import signal
 
 from .. import clock
+from ..ready import readable
 from ..typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -75,11 +75,9 @@ def _guard(news: int, group: int) -> NoReturn:
                 os.close(fd)
             except OSError:
                 pass  # the one that listed them
-    poll = select.poll()
-    poll.register(news, select.POLLIN)
     until = _NEVER
     while (left := until - clock.now()) > 0:
-        if not poll.poll(None if left == _NEVER else 1000 * min(left, NAP)):
+        if not readable(news, within=None if left == _NEVER else min(left, NAP)):
             continue
         lines = os.read(news, 65536).decode().split()
         if not lines:

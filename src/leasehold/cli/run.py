@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 
 from ..typed import TYPE_CHECKING
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from .options import Options
     from .signals import Signals
 
-NO_PROCESS, LOST = 71, 74
-"""EX_OSERR and EX_IOERR of sysexits.h."""
+NO_PROCESS, LOST, NOT_ENDED = 71, 74, 77
+"""EX_OSERR, EX_IOERR and EX_NOPERM of sysexits.h."""
 KILL_AFTER = 5.0
 _VARIABLES = ("LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_OWNER")
 
@@ -101,9 +102,13 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         child.start(environment, getattr(locks._core.driver, "life", None))
         gc.freeze()  # what is loaded stays, and need not be looked through
         gc.enable()
-        reason = Watch(child, guardian, signals).until_end(lease, kill_after, renew_every)
+        watch = Watch(child, guardian, signals)
+        reason = watch.until_end(lease, kill_after, renew_every)
         guardian.dismiss()
         child.take_terminal()
+        if watch.runs_on:
+            guardian.reap()
+            os._exit(NOT_ENDED)  # on every other way the lease is given back, and COMMAND still relies on it
         assert child.status is not None
         if work is not None and lease is not None and reason is None and not work.record(lease, child.status):
             reason = "it was lost before the outcome was recorded"

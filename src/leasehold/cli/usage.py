@@ -74,6 +74,7 @@ Exit codes:
   69   the store cannot be reached      78   the store is not ready: the message says how to fix it
   71   no process can be started        126  COMMAND cannot be run
   74   the lease was lost               127  COMMAND does not exist
+  77   the lease was lost, and COMMAND could not be ended, because it runs as another user (sudo)
 """
 
 ONCE = f"""\

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import select
 import signal
 from contextlib import nullcontext
 
 from .. import clock
+from ..ready import readable
 from ..typed import TYPE_CHECKING
 from .say import say, span
+from .signals import ENDING
 
 if TYPE_CHECKING:
     from ..lock import Lease
@@ -23,6 +24,8 @@ _LOOK_EVERY = 0.01
 _UNKILLABLE = 1.0
 """How long to wait for what SIGKILL was sent to: what is left then is dead but uncollected, or stuck in the kernel."""
 
+_ANOTHER_USER = "runs as another user and cannot be signalled"
+
 
 class Watch:
     def __init__(self, child: Child, guardian: Guardian, signals: Signals) -> None:
@@ -30,8 +33,8 @@ class Watch:
         self._guardian = guardian
         self._signals = signals
         self._suspended = False
-        self._poll = select.poll()
-        self._poll.register(signals.fd, select.POLLIN)
+        self.runs_on = False
+        """Whether COMMAND could not be ended, because it runs as another user."""
 
     def until_end(self, lease: Lease | None, kill_after: float, renew_every: float) -> str | None:
         """Return when COMMAND has ended: with the reason when that was because its lease was lost, or about to be."""
@@ -75,14 +78,21 @@ class Watch:
 
     def _stop(self, kill_at: float) -> None:
         """End COMMAND and everything else in its process group: SIGTERM now, SIGKILL at ``kill_at``."""
-        child = self._child
+        child, told = self._child, False
         child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
         while True:
             child.look()
             now = clock.now()
             # (Its number cannot be another's already: it would have to come round between two looks.)
-            if child.status is not None and (not child.signal(0) or now >= kill_at + _UNKILLABLE):
+            left = child.signal(0)
+            if child.out_of_reach and not told:
+                told = True
+                say(f"COMMAND {_ANOTHER_USER}: it may run on beside the next holder of the lease")
+            if child.status is not None and not left:
+                return
+            if now >= kill_at + _UNKILLABLE and (child.status is not None or child.out_of_reach):
+                self.runs_on = child.out_of_reach
                 return
             if now >= kill_at:
                 child.signal(signal.SIGKILL)
@@ -90,9 +100,11 @@ class Watch:
 
     def _sleep(self, seconds: float | None) -> None:
         """Until something happens; then pass on what signals have come."""
-        self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
+        readable(self._signals.fd, within=None if seconds is None else max(0.0, seconds))
         for number in self._signals.take():
             if number == signal.SIGCONT:
                 self._child.give_terminal()
             self._suspended = self._suspended or number == signal.SIGTSTP
             self._child.signal(number)
+            if self._child.out_of_reach and number in ENDING:
+                say(f"{signal.Signals(number).name} was not passed on: COMMAND {_ANOTHER_USER}")

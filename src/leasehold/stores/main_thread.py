@@ -4,6 +4,7 @@ Signal handlers run in the main thread, and an exception out of one may come bet
 pymongo and kazoo guard their pools with conditions and counters written in Python: such an exception leaves them locked
 or miscounted for good, and renewals fail with them. So the main thread runs none of their code, nor ours that holds a
 mutex which theirs or a renewal needs: it hands over a call and waits for it on a C-level lock.
+Nor can their code be entered twice: see :mod:`leasehold.stores.reentry`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, TypeVar
 from .. import clock
 from ..errors import StoreUnavailable
 from ..protocol import Ask, Steps
+from .reentry import inside, is_inside, refused
 
 T = TypeVar("T")
 CLOSING = 5.0
@@ -79,15 +81,21 @@ class MainThread:
         """``function(steps, limit)``. A call that was left under way happens before a later one about its name."""
         ends = clock.now() + limit
         if not _is_main():
+            if is_inside():
+                raise refused(self._where)
             if self._left:
                 self._let_finish(name_of(steps), ends)
                 limit = ends - clock.now()
-            return function(steps, limit)
+            with inside():
+                return function(steps, limit)
         return self._hand_over(lambda: function(steps, self._time_left(ends)), name_of(steps), limit)
 
     def do(self, function: Callable[[], T], limit: float = CLOSING) -> T:
         """The same for what is not about a name."""
-        return self._hand_over(function, None, limit) if _is_main() else function()
+        if _is_main():
+            return self._hand_over(function, None, limit)
+        with inside():
+            return function()
 
     def end(self) -> None:
         """The thread ends when it has made the calls that are there; another begins with the next call."""
@@ -150,6 +158,10 @@ class MainThread:
             self._work()
 
     def _work(self) -> None:
+        with inside():
+            self._make_calls()
+
+    def _make_calls(self) -> None:
         while True:
             call = self._calls.get()
             if call is None:

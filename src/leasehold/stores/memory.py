@@ -21,13 +21,15 @@ class Table:
         self.now_us = now_us
         self.wall_us = wall_us
         self.rows: dict[tuple[str, str], tuple[int, int, str]] = {}
-        self.notes: dict[tuple[str, str], str] = {}
+        self.notes: dict[tuple[str, str], str | None] = {}
         self.drivers: WeakValueDictionary[str, _MemoryDriver] = WeakValueDictionary()
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()  # a signal handler or a destructor may come in the middle of a change
+        self.changes = 0
+        """How many there were: so a change sees that another came in its middle, in the same thread."""
 
     def after_fork(self) -> None:
         """The child is another process: nobody holds anything in it, but tokens go on."""
-        self.mutex = threading.Lock()
+        self.mutex = threading.RLock()
         for key, (version, token, _) in self.rows.items():
             self.rows[key] = (version + 1, token, "")
 
@@ -95,25 +97,34 @@ class _MemoryDriver:
         raise TypeError(request)
 
     def _swap_all(self, swaps: Sequence[Swap]) -> Sequence[int]:
-        with self._table.mutex:
+        table = self._table
+        with table.mutex:
+            seen = table.changes
             keys = [(self._namespace, swap.name) for swap in swaps]
-            if any(self._table.rows.get(key, (0,))[0] != swap.version for key, swap in zip(keys, swaps, strict=True)):
+            if any(table.rows.get(key, (0,))[0] != swap.version for key, swap in zip(keys, swaps, strict=True)):
                 return ()
-            for key, swap in zip(keys, swaps, strict=True):
-                self._table.rows[key] = (swap.version + 1, swap.token, swap.state)
+            new = {key: (swap.version + 1, swap.token, swap.state) for key, swap in zip(keys, swaps, strict=True)}
+            if table.changes != seen:
+                return ()
+            table.changes = seen + 1  # from the comparison to the end nothing is called, so nothing comes in between
+            table.rows |= new
         return [swap.version + 1 for swap in swaps]
 
     def _write_note(self, key: tuple[str, str], version: int, text: str | None) -> bool:
-        with self._table.mutex:
-            found = self._table.rows.get(key)
+        table = self._table
+        with table.mutex:
+            seen = table.changes
+            found = table.rows.get(key)
             if found is None or found[0] != version:
                 return False
-            self._table.rows[key] = (version + 1, *found[1:])
-            if text is None:
-                self._table.notes.pop(key, None)
-            else:
-                self._table.notes[key] = text
-        return True
+            new = {key: (version + 1, *found[1:])}
+            note = {key: text}
+            if table.changes != seen:
+                return False
+            table.changes = seen + 1
+            table.rows |= new
+            table.notes |= note
+            return True
 
     def _row(self, name: str) -> Row:
         version, token, state = self._table.rows.get((self._namespace, name), (0, 0, ""))

@@ -41,7 +41,7 @@ class Holders:
         """By attempt: moves to another lease that may yet arrive, each with the revision that its key has to have."""
         self._offered: set[str] = set()
         """Attempts that another may take over: their own leases are not given up when we end."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
 
     def holds(self, held: Held) -> None:
         self.held[held.attempt] = held

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import threading
 
 from ... import clock
+from ...ready import readable
 from ..sockets import hang_up
+from ..turns import Turns
 from .endpoints import Endpoints, is_members_fault
 from .errors import Refused
 from .http2 import Ended, Http2, Message
-from .turns import Turns
 from .wire import WATCH, Call, Haste
 
 ASKING, GIVING, KEEPING = 32, 32, 32
@@ -39,13 +39,11 @@ class Line:
         except BaseException:
             self._sock.close()
             raise
-        self._poll = select.poll()
-        self._poll.register(self._sock, select.POLLIN)
 
     def usable(self) -> bool:
         """Whether the server has not hung up meanwhile. Takes in what it has said."""
         try:
-            while self._poll.poll(0):
+            while readable(self._sock, within=0):
                 self._sock.settimeout(0.5)
                 self._http.receive(self._sock.recv(_CHUNK))
             return not self._http.exhausted
@@ -94,7 +92,7 @@ class Ear:
     def __init__(self, line: Line, endpoints: Endpoints) -> None:
         self._line = line
         self._http, self._sock = line._http, line._sock
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._halfway = False
         self.token = endpoints.token
         self._stream = self._http.call(endpoints.block(WATCH), (), end=False)
@@ -108,9 +106,8 @@ class Ear:
 
     def read(self, seconds: float) -> list[bytes] | None:
         """What was told, as soon as there is something; None when nothing came for so long."""
-        if not (isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()) and not self._line._poll.poll(
-            seconds * 1000
-        ):
+        buffered = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
+        if not buffered and not readable(self._sock, within=seconds):
             return None
         with self._mutex:
             self._begin()

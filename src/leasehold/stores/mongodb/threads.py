@@ -15,6 +15,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 from ... import clock
 from ...protocol import Busy, Steps, T, run_steps
 from ..main_thread import MainThread
+from ..reentry import inside
 from ..waiting import Wake
 from .calls import MAKE_WAY, Listener, MakeWay, Pause
 from .link import CLOSING, changed_of_some, is_race, translate
@@ -115,13 +116,15 @@ class MongoThreads(Listener):
         with self._mutex:
             if self._listener is None and not self._stopped:
                 # Known before it runs: whoever sees that it is up may look for it.
-                self._listener = threading.Thread(
-                    target=run_steps, args=(self._hear(), self._act), name="leasehold-mongodb", daemon=True
-                )
+                self._listener = threading.Thread(target=self._hear_calls, name="leasehold-mongodb", daemon=True)
                 try:
                     self._listener.start()
                 except RuntimeError:  # no threads are to be had: another time
                     self._listener = None
+
+    def _hear_calls(self) -> None:
+        with inside():
+            run_steps(self._hear(), self._act)
 
     # The end.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import ssl
 from collections.abc import Callable
 from math import ceil
@@ -12,6 +11,7 @@ import pymysql
 
 from ... import clock
 from ...errors import StoreError
+from ...ready import readable
 from ..sql.dialect import Hint, Result, Statement
 from ..sql.session import Broken, Session
 from ..sql.threads import Pool, SqlThreads, carry_out
@@ -55,15 +55,10 @@ class Connection:
             raise Broken(str(error)) from error
 
     def stale(self) -> bool:
-        return self.raw._sock is None or self._came(0)
-
-    def _came(self, seconds: float) -> bool:
-        poll = select.poll()
-        poll.register(self.raw._sock, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return self.raw._sock is None or readable(self.raw._sock, within=0)
 
     def close(self) -> None:
-        if self._under_way and self.raw._sock is not None and self._came(ANSWERS_WITHIN):
+        if self._under_way and self.raw._sock is not None and readable(self.raw._sock, within=ANSWERS_WITHIN):
             self._under_way = ""  # its caller was interrupted, but the statement has ended
         try:
             self.raw._force_close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import select
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,13 +19,13 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 from ... import clock
 from ...errors import StoreNotReady
 from ...protocol import Opened, TaskDriver, ThreadDriver
+from ...ready import readable
 from ..sql.dialect import DEFAULT_TABLE
 from ..sql.opening import or_closed, or_closed_by_task
 from ..sql.session import Broken, Session
 from ..sql.store import SqlStore
 from ..sql.tasks import SqlTasks, TasksOfALoop
 from ..sql.threads import SqlThreads
-from ..sql.turns import Turn
 from ..sql.url import Place
 from .link import Link
 from .sql import PostgreSQL
@@ -79,6 +78,9 @@ class _Lender:
         """Of connections that we had before, with what is prepared there."""
         self._left_behind = ""
 
+    def size(self) -> int:
+        return int(self.pool.max_size)
+
     def check(self) -> None:
         if self._left_behind:
             raise StoreNotReady(f"this pool {self._left_behind}: make a pool and a Locks there")
@@ -110,11 +112,9 @@ class _Lender:
 
 def lost(raw: Any) -> bool:
     """Whether the server has hung up. What else came (a notification of the user's) is left to psycopg."""
-    poll = select.poll()
-    poll.register(raw.pgconn.socket, select.POLLIN)
     try:
         for _ in range(10):
-            if not poll.poll(0):
+            if not readable(raw.pgconn.socket, within=0):
                 break
             raw.pgconn.consume_input()
     except psycopg.Error:
@@ -123,7 +123,7 @@ def lost(raw: Any) -> bool:
 
 
 class Lender(_Lender):
-    def take(self, limit: float, turn: Turn | None = None) -> tuple[Connection, bool]:
+    def take(self, limit: float) -> tuple[Connection, bool]:
         ends = clock.now() + limit
         while True:
             self.check()
@@ -147,12 +147,9 @@ class Lender(_Lender):
             connection.close()
         self.pool.putconn(connection.raw)
 
-    def close(self) -> None:
-        """The pool is the user's."""
-
 
 class AsyncLender(_Lender):
-    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
+    async def take(self, limit: float) -> tuple[AsyncConnection, bool]:
         ends = clock.now() + limit
         while True:
             self.check()
@@ -177,9 +174,6 @@ class AsyncLender(_Lender):
         else:
             await connection.close()
         await self.pool.putconn(connection.raw)
-
-    async def close(self) -> None:
-        """The pool is the user's."""
 
     def new_loop(self) -> None:
         if not self.pool.closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import select
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +14,9 @@ from psycopg.conninfo import conninfo_to_dict
 from ... import clock
 from ...errors import StoreError
 from ...protocol import Busy
+from ...ready import readable
 from ..sql.dialect import Result, Statement
-from ..sql.session import Broken, Deaf, Refused, Session
+from ..sql.session import Broken, Deaf, Refused, Session, no_connection
 from ..sql.threads import Pool, SqlThreads, carry_out
 from ..sql.url import Place, without
 from .link import READ, Link
@@ -49,8 +50,6 @@ class Connection:
         self.raw = raw
         self._password = place.password
         self._link = link or Link(raw.pgconn, may_prepare)
-        self._poll = select.poll()
-        self._poll.register(raw.pgconn.socket, select.POLLIN)
 
     def execute(self, statement: Statement, limit: float) -> Result:
         ends = clock.now() + limit
@@ -70,19 +69,14 @@ class Connection:
             raise Broken(str(error)) from error
 
     def _wait(self, wanted: int, ends: float) -> None:
-        if wanted != READ:  # the statement is larger than what the kernel takes at once
-            self._poll.modify(self.raw.pgconn.socket, select.POLLIN | select.POLLOUT)
-        try:
-            while not self._poll.poll(max(0.0, ends - clock.now()) * 1000 + 1):
-                if clock.now() >= ends:
-                    raise TimedOut("no answer in time")
-        finally:
-            if wanted != READ:
-                self._poll.modify(self.raw.pgconn.socket, select.POLLIN)
+        more = wanted != READ  # the statement is larger than what the kernel takes at once
+        while not readable(self.raw.pgconn.socket, within=max(0.0, ends - clock.now()) + 0.001, writable=more):
+            if clock.now() >= ends:
+                raise TimedOut("no answer in time")
 
     def stale(self) -> bool:
         """An idle connection on which there is something to read has been closed by the server."""
-        return bool(self._poll.poll(0))
+        return readable(self.raw.pgconn.socket, within=0)
 
     def close(self) -> None:
         if under_way(self.raw):
@@ -137,7 +131,7 @@ def options(conninfo: str, limit: float) -> dict[str, Any]:
 def refusal(error: psycopg.Error, session: Session, password: str | None) -> Exception:
     """Why there is no connection. libpq gives the reason in words only."""
     message = without(error, password)
-    return session.dialect.turned_away(error.sqlstate, message) or Broken(message)
+    return no_connection(session.dialect, error.sqlstate, message)
 
 
 def make(session: Session, conninfo: str, place: Place) -> SqlThreads:
@@ -162,7 +156,7 @@ class Listener:
         self._session = session
         self._open = open
         self._pooled = pooled
-        self._ends, self._poke = os.pipe()
+        self._ends, self._poke = socket.socketpair()
         self._stopped = False
 
     def run(self, ready: Callable[[], None], rung: Callable[[str], None]) -> None:
@@ -170,22 +164,19 @@ class Listener:
         try:
             carry_out(self._session.check(), connection, clock.now() + 2.0)
             connection.execute(listening(self._session.address), PROOF_WITHIN)
-            poll = select.poll()
-            poll.register(connection.raw.pgconn.socket, select.POLLIN)
-            self._prove(connection, poll, self._open(2.0), rung)
+            self._prove(connection, self._open(2.0), rung)
             ready()
-            poll.register(self._ends, select.POLLIN)
             while not self._stopped:
                 for attempt in heard(connection.raw):
                     rung(attempt)
-                if not poll.poll(LOOK_EVERY * 1000):
-                    self._prove_again(connection, poll, rung)
+                if not readable(connection.raw.pgconn.socket, self._ends, within=LOOK_EVERY):
+                    self._prove_again(connection, rung)
         except psycopg.Error as error:
             raise Broken(str(error)) from error
         finally:
             connection.close()
 
-    def _prove(self, connection: Connection, poll: select.poll, other: Connection, rung: Callable[[str], None]) -> None:
+    def _prove(self, connection: Connection, other: Connection, rung: Callable[[str], None]) -> None:
         """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
         mark = new_mark()
         try:
@@ -203,9 +194,9 @@ class Listener:
                 return
             if left <= 0:
                 raise Deaf(HEARD_NOTHING)
-            poll.poll(left * 1000)
+            readable(connection.raw.pgconn.socket, within=left)
 
-    def _prove_again(self, connection: Connection, poll: select.poll, rung: Callable[[str], None]) -> None:
+    def _prove_again(self, connection: Connection, rung: Callable[[str], None]) -> None:
         """What lies between may have changed since. Where there is no other connection, see that ours is still there:
         that is no reason to give it up. And who waits for one out of a pool would hear nothing meanwhile."""
         try:
@@ -215,11 +206,14 @@ class Listener:
         if other is None:
             connection.execute(STILL_THERE, STILL_WITHIN)
         else:
-            self._prove(connection, poll, other, rung)
+            self._prove(connection, other, rung)
 
     def stop(self) -> None:
         self._stopped = True
-        os.write(self._poke, b"!")
+        try:
+            self._poke.send(b"!")
+        except OSError:
+            pass  # it has ended
 
     def stand_by(self, attempt: str, busy: Busy | None) -> None:
         pass
@@ -228,8 +222,8 @@ class Listener:
         pass
 
     def close(self) -> None:
-        os.close(self._ends)
-        os.close(self._poke)
+        self._ends.close()
+        self._poke.close()
 
 
 STILL_THERE = Statement("SELECT 1", {})

@@ -9,6 +9,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from ... import clock
 from ...errors import StoreNotReady
 from .client_threads import RAW, as_bytes, get_connection, read_message
 from .pool_tasks import Line, Pool
@@ -71,13 +72,14 @@ class BorrowedCluster:
 
     async def each(self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0) -> list[Any]:
         """As ``send``; an error reply is among the replies."""
+        ends = clock.now() + limit
         if self._unfinished:  # what was cancelled comes before what is asked now
             await asyncio.wait(self._unfinished, timeout=limit)
         task = asyncio.ensure_future(self._send(calls))
         self._unfinished.add(task)
         task.add_done_callback(self._done)
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(max(0.0, ends - clock.now())):
                 return await asyncio.shield(task)
         except TimeoutError:
             raise RedisTimeoutError(f"no answer within {limit:.3g} s") from None

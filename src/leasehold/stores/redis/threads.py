@@ -54,7 +54,7 @@ class RedisThreads:
 
     def _reset(self) -> None:
         self._store.begin(os.urandom(8).hex().encode())
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._thread: Life | None = None
         self._ear: Any = None
         self._up = False

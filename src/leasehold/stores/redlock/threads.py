@@ -99,7 +99,7 @@ class RedlockThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._nodes: list[Node] = []
         self._closed = False
 

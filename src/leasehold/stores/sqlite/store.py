@@ -43,6 +43,7 @@ from ..entries import (
     outlive_boot,
 )
 from ..fifo import Doorbell
+from ..reentry import refused
 
 FORMAT = 1
 """Of a row. A newer one is refused, so that an old process never misreads a new one's record."""
@@ -112,7 +113,7 @@ def default_url() -> str:
 
 def _default_folder() -> str | None:
     state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # which is to be ignored, says its specification
+    if not os.path.isabs(state):  # its specification: ignore a relative one
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(os.path.normpath(state), "leasehold") if os.path.isabs(state) else None
 
@@ -131,7 +132,8 @@ def in_container() -> bool:
 
 
 def is_default(path: str) -> bool:
-    return os.path.dirname(path) == _default_folder()
+    folder = _default_folder()  # which may be reached through a symbolic link
+    return folder is not None and os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)
 
 
 def _warn_in_container(path: str) -> None:
@@ -183,7 +185,7 @@ class _Line:
         self.connection: sqlite3.Connection | None = None
         self.file: tuple[int, int] | None = None
         self.check_at = 0.0
-        self.opening = False
+        self.busy = False
 
     def close(self) -> None:
         with self.mutex:
@@ -245,7 +247,7 @@ class Database:
             try:
                 with line.mutex:
                     if not _forking:
-                        return self._handle(self._opened(line), request)
+                        return self._handle_in(line, request)
             except sqlite3.OperationalError as error:
                 if _code(error) != sqlite3.SQLITE_BUSY or clock.now() >= ends:
                     raise
@@ -254,21 +256,31 @@ class Database:
             time.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
             tries += 1
 
+    def _handle_in(self, line: _Line, request: Any) -> Any:
+        """A signal handler in the middle of a request has a connection of its own: the other may be in a transaction,
+        which is rolled back with what is done in it, or have an old snapshot."""
+        if not line.busy:
+            try:
+                line.busy = True
+                return self._handle(self._opened(line), request)
+            finally:
+                line.busy = False
+        if line is self._others or line.connection is None or line.connection.in_transaction:
+            raise refused(self.path)  # what it waits for, or what waits for it, could be what it has interrupted
+        aside = _Line()
+        try:
+            return self._handle(self._opened(aside), request)
+        finally:
+            aside.close()
+
     def _opened(self, line: _Line) -> sqlite3.Connection:
         now = clock.now()
         if line.connection is not None and now >= line.check_at:
             line.check_at = now + CHECK_EVERY
             if line.file != _identity(self.path):
                 line.close()
-        if line.opening or (line.connection is not None and line.connection.in_transaction):
-            # Whatever this would write may be rolled back by what it has interrupted.
-            raise StoreUnavailable(f"{self.path} is in use by what this signal handler or destructor has interrupted")
         if line.connection is None:
-            try:
-                line.opening = True
-                self._open(line)
-            finally:
-                line.opening = False
+            self._open(line)
         assert line.connection is not None
         return line.connection
 

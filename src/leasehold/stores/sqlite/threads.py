@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from ...protocol import Busy, Steps, T
+from ...ready import kernel_polls, readable
 from ...starting import Life
 from ..fifo import POKE
 from ..listening import start_listener
@@ -16,6 +17,8 @@ from .store import Database
 
 LOG_LEFT = 512 * 1024
 """The longest write-ahead log that is left behind: 0.6 ms for the next to read, and 60 runs."""
+LOOK_EVERY = 0.5
+"""How often to look for holders that have died, where nothing tells of it: under gevent and eventlet."""
 
 
 class SqliteThreads:
@@ -24,7 +27,7 @@ class SqliteThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._thread: Life | None = None
         self._watched: dict[str, dict[str, int]] = {}
         self._stale: list[int] = []
@@ -90,34 +93,43 @@ class SqliteThreads:
     def _listen(self) -> None:
         bell = self.database.bell
         while True:
-            poll = select.poll()
             with self._mutex:
                 if self._closed:
                     return
-                for fd in self._stale:
-                    os.close(fd)
-                self._stale.clear()
-                fds: dict[int, str] = {}
-                for attempt, watched in self._watched.items():
-                    for fd in watched.values():
+                while self._stale:
+                    os.close(self._stale.pop())
+                fds: dict[int, tuple[str, str]] = {}
+                for attempt in list(self._watched):  # a handler may add one meanwhile
+                    for session, fd in list(self._watched.get(attempt, {}).items()):
                         if fd >= 0:
-                            fds[fd] = attempt
-                            poll.register(fd, 0)
-                poll.register(bell.fd, select.POLLIN)
-            for fd, _ in poll.poll():
+                            fds[fd] = attempt, session
+            for fd in self._wait(fds):
                 if fd in fds:
-                    self._died(fds[fd], fd)
-                    self.on_ring(fds[fd])
+                    attempt, _ = fds[fd]
+                    self._died(attempt, fd)
+                    self.on_ring(attempt)
                 else:
                     for attempt in bell.read():
                         if attempt != POKE:
                             self.on_ring(attempt)
 
+    def _wait(self, fds: dict[int, tuple[str, str]]) -> list[int]:
+        """Our FIFO when there is something in it, and those of ``fds`` whose session has died."""
+        bell = self.database.bell
+        if kernel_polls():
+            poll = select.poll()
+            for fd in fds:
+                poll.register(fd, 0)
+            poll.register(bell.fd, select.POLLIN)
+            return [fd for fd, _ in poll.poll()]
+        rung = [bell.fd] if readable(bell.fd, within=LOOK_EVERY if fds else None) else []
+        return rung + [fd for fd, (_, session) in fds.items() if not bell.alive(session)]
+
     def _died(self, attempt: str, fd: int) -> None:
         with self._mutex:
             watched = self._watched.get(attempt, {})
-            for session, each in watched.items():
-                if each == fd:
+            for session in list(watched):
+                if watched[session] == fd:
                     watched[session] = -1
                     self._stale.append(fd)
 

@@ -21,6 +21,7 @@ from ...log import WARNING, log
 from ...protocol import SECOND
 from ...starting import Life, start_thread
 from ...typed import Any
+from ..reentry import inside
 from . import nodes
 from .requests import children, delete, exists, sync
 from .session import Session, length
@@ -239,6 +240,10 @@ class Link:
         self._bell.ring()
 
     def _keep_guard(self) -> None:
+        with inside():
+            self._guard_all()
+
+    def _guard_all(self) -> None:
         bell = self._bell
         while not self.closed:
             try:

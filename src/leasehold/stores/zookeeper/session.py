@@ -17,6 +17,7 @@ from ... import clock
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, log
 from ...typed import TYPE_CHECKING, Any
+from ..reentry import inside
 from ..sockets import hang_up
 from .errors import is_about_tls
 from .requests import Call, Multi, delete
@@ -231,7 +232,8 @@ class Session:
 
         def looping() -> None:
             try:
-                loop()
+                with inside():
+                    loop()
             finally:
                 self._ended()
 

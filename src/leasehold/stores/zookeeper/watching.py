@@ -13,6 +13,7 @@ from kazoo.protocol.states import EventType
 
 from ...protocol import Busy
 from ...typed import TYPE_CHECKING, Any
+from ..reentry import inside
 from . import nodes
 from .requests import get
 from .stake import FIRST, NOBODY, Stake, Turn
@@ -76,8 +77,11 @@ class Watching:
 
     def _event(self, event: Any) -> None:
         """From kazoo's callback thread. One without a path is about the connection, see ``Link.cut_off``."""
-        if event.path is None:
-            return
+        if event.path is not None:
+            with inside():
+                self._happened(event)
+
+    def _happened(self, event: Any) -> None:
         gone = event.type == EventType.DELETED
         with self._link.mutex:
             called = self._watchers.pop(event.path, set())

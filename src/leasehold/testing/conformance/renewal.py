@@ -253,6 +253,18 @@ def test_a_holder_can_renew_by_itself(scene: Scene) -> None:
         lease.renew()
 
 
+def test_a_shorter_term_does_not_end_the_one_that_was_granted(scene: Scene) -> None:
+    """Design 01, keeper: a renewal that overtook another, for a longer term, would end that one early."""
+    name = scene.name()
+    lease = scene.connect().lock(name, renew=False, ttl=30).acquire()
+    lease.renew(5)
+    assert lease.ttl == 5
+    assert lease.remaining < 5
+    assert scene.held(name)[0].expires_in > 20
+    assert lease.release()
+    assert not scene.held(name)
+
+
 def test_renewing_by_hand_tells_failure_from_loss(scene: Scene) -> None:
     """Reference, errors: StoreUnavailable leaves the lease as it was; LeaseLost when the store refuses."""
     locks, faults = scene.faulty()
