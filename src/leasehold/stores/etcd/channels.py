@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
-import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
 
 from ... import clock
+from ...starting import start_thread
 from .errors import Refused
 from .wire import KEEP_ALIVE, WATCH, Call
 
@@ -97,8 +97,7 @@ class ThreadEar:
         self._asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
         self._call = channel.stream_stream(WATCH.decode())(iter(self._asked.get, None), metadata=metadata)
-        self._thread = threading.Thread(target=self._read, name="leasehold-etcd-ear", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("leasehold-etcd-ear", self._read)
 
     def _read(self) -> None:
         try:

@@ -173,7 +173,7 @@ class RedisThreads:
         if ear is not None:
             ear.wake()
         self._link.close()
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             thread.join(1.0)
 
 

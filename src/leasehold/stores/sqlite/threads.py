@@ -125,7 +125,7 @@ class SqliteThreads:
         self._watched.clear()
         with self._mutex:  # a thread that has just been started either is known here, or sees that all is over
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             self.database.bell.poke()
             thread.join(1.0)
         self.database.disconnect()
