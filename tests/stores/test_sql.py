@@ -66,7 +66,7 @@ def test_renewals_go_in_one_statement(database: Database, namespace: str, monkey
         sent = statements(monkeypatch)
         core: Any = locks._core
         core.urgent.update([lease._claim.attempt for lease in leases])
-        core.look_now()
+        core.wake_keeper()
         eventually(lambda: core.renewals >= 50)
         time.sleep(0.1)
         assert core.renewals == 50
@@ -261,7 +261,8 @@ def test_no_statement_reads_the_whole_table(database: Database, namespace: str) 
             todo |= {f"{type(each).__name__} of {space}": dialect.statement(each, space, "", 0) for each in requests}
         for statement, (sql, values) in todo.items():
             how = "EXPLAIN FORMAT=TRADITIONAL" if database.kind == "mysql" else "EXPLAIN"
-            plan = " ".join(str(row) for row in database.sql_with(f"{how} {sql}", values))
+            rows = database.sql_with(f"{how} {sql}", values)
+            plan = " ".join(str(row) for row in rows if "UNION RESULT" not in row)  # of no table: the check for writes
             assert "Seq Scan on crowded" not in plan, (statement, plan)
             assert "'index'" not in plan, (statement, plan)  # the whole of an index
             assert "'ALL'" not in plan.replace("'INSERT', 'crowded', None, 'ALL'", "").replace(

@@ -6,6 +6,7 @@ servers' clocks agree, so that what is fenced refuses the first.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,5 +112,49 @@ def test_a_failover_to_a_replica_that_lagged(kind: type, start_server: Callable[
             assert new.release()
     finally:
         resource.dispose()
+        for each in proxies:
+            each.close()
+
+
+class Statements(Replicating):
+    def command(self) -> list[str]:
+        return [*super().command(), "--binlog-format=STATEMENT"]
+
+
+class StatementsMySQL(Statements, ReplicatingMySQL):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Statements, StatementsMySQL], ids=["mariadb", "mysql"])
+def test_a_read_only_replica_repeats_the_statements_of_its_primary(
+    kind: type, start_server: Callable[..., Any]
+) -> None:
+    """Each statement that refuses to write on a read-only server is repeated on one."""
+    proxies: list[Proxy] = []
+
+    def proxy(target: int) -> Proxy:
+        proxies.append(Proxy(target).start())
+        return proxies[-1]
+
+    try:
+        pair = Pair(kind, start_server, proxy)
+        with (
+            leasehold.connect(pair.primary.url, ttl=100) as locks,
+            leasehold.connect(pair.primary.url, ttl=100) as others,
+        ):
+            lease = locks.lock("name").acquire()
+            lease.renew()
+            with others.semaphore("several", limit=2), locks.semaphore("several", limit=2), locks.all_of("a", "b"):
+                lock = others.lock("name")
+                with pytest.raises(leasehold.AcquireTimeout):
+                    lock.acquire(timeout=0.5)
+            waiter = threading.Thread(target=lambda: lock.acquire(timeout=60))
+            waiter.start()
+            eventually(lambda: (info := locks.inspect("name")) is not None and info.waiters == 1)
+            lease.release()
+            waiter.join()
+            assert others.once("work", version=1).run(lambda: 7).result == 7
+            pair.catch_up()
+    finally:
         for each in proxies:
             each.close()

@@ -18,7 +18,8 @@ With asyncio, ``await connection.run_sync(fences.check, lease)``.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from sqlalchemy import (
     BigInteger,
@@ -29,19 +30,27 @@ from sqlalchemy import (
     Dialect,
     Insert,
     MetaData,
+    Result,
     String,
     Table,
     Update,
     insert,
+    inspect,
     or_,
     update,
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from .. import checks
+from ..errors import StoreNotReady
 from ..lease import BaseLease
+from ..stores.sql.callers import refuse_autocommit
 from . import StaleToken, token
+
+if TYPE_CHECKING:
+    from sqlalchemy.sql.dml import ReturningUpdate
 
 U = TypeVar("U", bound=Update)
 
@@ -56,47 +65,105 @@ def guarded(statement: U, column: Column[Any], lease: BaseLease) -> U:
     return statement.where(condition(column, lease)).values({column: lease.token})
 
 
-def execute(connection: Connection, statement: Update, column: Column[Any], lease: BaseLease) -> CursorResult[Any]:
+@overload
+def execute(  # type: ignore[overload-overlap]  # the rows of an UPDATE … RETURNING are read before they are returned
+    connection: Connection, statement: ReturningUpdate[Any], column: Column[Any], lease: BaseLease
+) -> Result[Any]: ...
+
+
+@overload
+def execute(connection: Connection, statement: Update, column: Column[Any], lease: BaseLease) -> CursorResult[Any]: ...
+
+
+def execute(connection: Connection, statement: Update, column: Column[Any], lease: BaseLease) -> Result[Any]:
     """Execute the UPDATE, guarded. Raises StaleToken when it has met no row: a later holder has been there.
 
     (Or there is no such row at all, which the database does not tell apart.) Rows are fenced one by one: for a lease
     that protects several, use ``Fences``.
     """
     result = connection.execute(guarded(statement, column, lease))
+    if result.returns_rows:  # SQLite does not count the rows before they are read
+        rows = result.freeze()
+        if rows().first() is None:
+            raise StaleToken(lease.name, lease.token)
+        return rows()
     if not result.rowcount:
         raise StaleToken(lease.name, lease.token)
     return result
 
 
 class Fences:
-    """A table with the greatest token that has been seen of each name."""
+    """A table with the greatest token that has been seen of each name of a namespace."""
 
     def __init__(self, metadata: MetaData | None = None, table: str = "leasehold_fences") -> None:
         self.table = Table(
             table,
             metadata if metadata is not None else MetaData(),
-            Column("name", _Name, primary_key=True),
+            Column("namespace", _Text(checks.MAX_LABEL), primary_key=True, server_default=""),
+            Column("name", _Text(checks.MAX_NAME), primary_key=True),
             Column("token", BigInteger, nullable=False),
         )
 
     def create(self, connection: Connection) -> None:
-        """Make the table if there is none."""
-        self.table.create(connection, checkfirst=True)
+        """Make the table if there is none. A table that has no namespaces yet is given the column for them."""
+        inspector = inspect(connection)
+        if not inspector.has_table(self.table.name, self.table.schema):
+            self.table.create(connection)
+        elif "namespace" not in {each["name"] for each in inspector.get_columns(self.table.name, self.table.schema)}:
+            key = inspector.get_pk_constraint(self.table.name, self.table.schema)["name"]
+            for statement in _add_namespaces(self.table, connection.dialect, key):
+                connection.exec_driver_sql(statement)
 
     def check(self, connection: Connection, lease: BaseLease, name: str | None = None) -> int:
-        """Pass, in the caller's transaction, or raise StaleToken. Returns the token.
+        """Pass, in the caller's transaction, or raise StaleToken. Returns the token. A ValueError in autocommit.
 
         The row of the name stays locked until that transaction ends: a later holder has to wait, and who comes after
-        that one is refused. ``name`` is what is being guarded, unless that is the lease's own name."""
+        that one is refused. ``name`` is what is being guarded, unless that is the lease's own name; it is a name of the
+        lease's namespace, whose tokens cannot be compared with another's."""
         own = token(lease)
-        name = checks.name(lease.name if name is None else name)
-        new = _insert_new(self.table, connection.dialect.name).values(name=name, token=own)
-        column = self.table.c.token
-        passing = update(self.table).where(self.table.c.name == name, column <= own).values(token=own)
-        connection.execute(new)
-        if not connection.execute(passing).rowcount:
+        key = {"namespace": lease._core.namespace, "name": checks.name(lease.name if name is None else name)}
+        columns = self.table.c
+        new = _insert_new(self.table, connection.dialect.name).values(**key, token=own)
+        passing = update(self.table).where(columns.namespace == key["namespace"], columns.name == key["name"])
+        try:
+            connection.execute(new)
+        except DBAPIError as error:
+            if "namespace" in str(error.orig):
+                raise StoreNotReady(
+                    f"the table {self.table.name} has no column for namespaces yet: run Fences.create(), which adds it"
+                ) from error
+            raise
+        # After a write, which is what opens a transaction of SQLite.
+        refuse_autocommit(*_of_the_driver(connection), user="Fences")
+        if not connection.execute(passing.where(columns.token <= own).values(token=own)).rowcount:
             raise StaleToken(lease.name, own)
         return own
+
+
+def _of_the_driver(connection: Connection) -> tuple[Any, Any]:
+    lent = connection.connection
+    return lent.driver_connection, lent.dbapi_connection
+
+
+def _add_namespaces(table: Table, dialect: Dialect, key: str | None) -> Sequence[str]:
+    """What was seen so far belongs to the default namespace, the empty text."""
+    quote, name = dialect.identifier_preparer.quote, dialect.identifier_preparer.format_table(table)
+    if dialect.name in ("mysql", "mariadb"):
+        column = f"namespace VARBINARY({4 * checks.MAX_LABEL}) NOT NULL DEFAULT ''"
+        return [f"ALTER TABLE {name} ADD COLUMN {column} FIRST, DROP PRIMARY KEY, ADD PRIMARY KEY (namespace, name)"]
+    column = f"namespace VARCHAR({checks.MAX_LABEL}) NOT NULL DEFAULT ''"
+    if dialect.name == "postgresql":
+        key = quote(str(key))
+        return [f"ALTER TABLE {name} ADD COLUMN {column}, DROP CONSTRAINT {key}, ADD PRIMARY KEY (namespace, name)"]
+    schema = f"{quote(table.schema)}." if table.schema else ""
+    new = schema + quote(f"{table.name}_with_namespaces")  # SQLite changes no key
+    columns = f"{column}, name VARCHAR({checks.MAX_NAME}) NOT NULL, token BIGINT NOT NULL"
+    return [
+        f"CREATE TABLE IF NOT EXISTS {new} ({columns}, PRIMARY KEY (namespace, name))",
+        f"INSERT OR REPLACE INTO {new} (name, token) SELECT name, token FROM {name}",
+        f"DROP TABLE {name}",
+        f"ALTER TABLE {new} RENAME TO {quote(table.name)}",
+    ]
 
 
 def _insert_new(table: Table, dialect: str) -> Insert:
@@ -110,16 +177,20 @@ def _insert_new(table: Table, dialect: str) -> Insert:
     return statement
 
 
-class _Name(TypeDecorator[str]):
+class _Text(TypeDecorator[str]):
     """Any text, compared by its bytes. MySQL's text would fold cases and drop spaces at the end."""
 
-    impl = String(checks.MAX_NAME)
+    impl = String
     cache_ok = True
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.length = length
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(mysql.VARBINARY(4 * checks.MAX_NAME))
-        return dialect.type_descriptor(String(checks.MAX_NAME))
+            return dialect.type_descriptor(mysql.VARBINARY(4 * self.length))
+        return dialect.type_descriptor(String(self.length))
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
         return value.encode() if value is not None and dialect.name in ("mysql", "mariadb") else value

@@ -15,14 +15,20 @@ from ...protocol import Renewal
 from ..sql.dialect import BELOW, SELECTED, Dialect, Hint, Result, Statement, after_all_with
 from ..sql.rows import ALL_COLUMNS, CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 
+SUBQUERY_NO_1_ROW = 1242
 LOCK_WAIT = 1
 """Seconds that a statement of ours waits for a row, before it is sent again: MySQL knows no less."""
 
 # Constant within a statement. NOW() and UNIX_TIMESTAMP() follow the session's time zone, and jump with it.
 _NOW = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 
+# True, or an error (SUBQUERY_NO_1_ROW): administrators may write although the server is read-only. A replica that
+# repeats a source's statements must pass: MariaDB gives that session the source's number, MySQL gives it a GTID.
+_WRITES = """IF(CAST(@@global.read_only AS CHAR) IN ('0', 'OFF') /*M! OR @@session.server_id <> @@global.server_id */
+    /*!80000 OR @@session.gtid_next <> 'AUTOMATIC' */, 1, (SELECT 1 UNION SELECT 2))"""
+
 # What may grant something does so only as long as the caller waits for the answer.
-_IN_TIME = f"{_NOW} <= %(until)s"
+_IN_TIME = f"{_NOW} <= %(until)s AND {_WRITES}"
 
 _SCHEMA = """CREATE TABLE IF NOT EXISTS {table} (
     namespace   VARBINARY(256) NOT NULL,
@@ -87,7 +93,7 @@ _ACCEPT = f"""UPDATE {{table}} SET
     version = version + 1, token = LAST_INSERT_ID(2 * token + (more IS NOT NULL)) DIV 2, state = 2,
     expires = GREATEST(expires, {_NOW} + %(ttl)s), expires_day = expires DIV {DAY}, updated = {_NOW}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND state = 1
-    AND expires > {_NOW} AND format = {FORMAT}"""
+    AND expires > {_NOW} AND format = {FORMAT} AND {_WRITES}"""
 
 _FREE = f"""UPDATE {{table}} SET
     version = version + 1, state = 0, attempt = '', session = '', data = NULL,
@@ -132,7 +138,7 @@ _EXTEND = f"""UPDATE {{table}} SET
     version = version + 1, expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END),
     expires_day = expires DIV {DAY}, updated = LAST_INSERT_ID({_NOW})
 WHERE namespace = UNHEX(%(namespace)s) AND name IN ({{names}}) AND ({{which}})
-    AND state = 2 AND expires > {_NOW} AND format = {FORMAT}"""
+    AND state = 2 AND expires > {_NOW} AND format = {FORMAT} AND {_WRITES}"""
 
 _UNLOCKED = """SELECT name FROM {table} WHERE namespace = UNHEX(%(namespace)s) AND name IN ({names})
 FOR UPDATE SKIP LOCKED"""
@@ -174,7 +180,7 @@ _READ_NOTE = """SELECT format, note FROM {table}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s)"""
 _WRITE_NOTE = f"""UPDATE {{table}} SET note = %(note)s, version = version + 1, updated = {_NOW},
     expires_day = IF(note IS NULL, expires DIV {DAY}, {NEVER})
-WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s"""
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s AND {_WRITES}"""
 
 _DEAD = f"expires_day < {_NOW} DIV {DAY} - 1"
 _PURGE = f"DELETE FROM {{table}} WHERE {_DEAD} AND more IS NULL AND note IS NULL ORDER BY expires_day LIMIT 1000"
@@ -203,9 +209,10 @@ class MySQL(Dialect):
     UNDONE = (1690,)
     WRONG = (1054, 1136, 1364, 1366, 1406, 1265, 1264, 1048, 1292)
     DENIED = (1142, 1143, 1044, 1227, 1370)
-    READ_ONLY = (1290, 1792, 1836, 3100)
+    READ_ONLY = (1290, 1792, 1836, 3100, SUBQUERY_NO_1_ROW)
     READS = f"SELECT {_READS}"
     LOGIN_WORDS = ("SSL is required",)
+    FULL = (1040, 1203, 1226)
     LOGIN = (1043, 1045, 1698, 1049, 1251, 1130, 2059, 1524)
 
     def __init__(self, table: str = "leasehold", scheme: str = "mysql") -> None:

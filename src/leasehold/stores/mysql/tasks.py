@@ -8,9 +8,10 @@ from typing import Any
 
 import aiomysql
 import pymysql
+from pymysql.constants import CLIENT, CR
 
 from ... import clock
-from ...errors import StoreError, StoreNotReady
+from ...errors import StoreError
 from ...protocol import Busy
 from ..sql.dialect import Hint, Result, Statement
 from ..sql.opening import unless_cancelled
@@ -24,6 +25,30 @@ from .threads import make as make_threads
 UNLIMITED = {"connect_timeout": None}
 """How aiomysql is to connect: the limit is ours. Its own is Python's ``wait_for``, which in 3.11 forgets that it was
 cancelled if that came in the moment in which it was done. A listener that was to end would go on."""
+
+
+class _Demanding(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
+    """Refuses a server without TLS as soon as it says so. aiomysql would go on, and send it the password."""
+
+    @property
+    def server_capabilities(self) -> int:
+        return self._offered
+
+    @server_capabilities.setter
+    def server_capabilities(self, offered: int) -> None:
+        if not offered & CLIENT.SSL:
+            raise pymysql.err.OperationalError(CR.CR_SSL_CONNECTION_ERROR, "SSL is required but the server has none")
+        self._offered = offered
+
+
+async def connect(options: dict[str, Any]) -> Any:
+    """As ``aiomysql.connect``; where TLS is demanded, nothing is sent before it is there."""
+    options = {**options, **UNLIMITED}
+    if not options.get("ssl"):
+        return await aiomysql.connect(**options)
+    raw = _Demanding(**options)
+    await raw.ping()  # connects
+    return raw
 
 
 class AsyncConnection:
@@ -85,20 +110,15 @@ class AsyncConnection:
 
 def make(session: Session, place: Place) -> SqlTasks:
     async def open(limit: float) -> AsyncConnection:
-        options = {**arguments(place, limit), **UNLIMITED}
+        options = arguments(place, limit)
         options["db"] = options.pop("database", None)
         try:
             async with asyncio.timeout(limit):
-                raw = await aiomysql.connect(**options)
-                connection = AsyncConnection(raw, place, end)
+                return AsyncConnection(await connect(options), place, end)
         except pymysql.err.Error as error:
             raise refusal(error, session, place.password) from error
         except (TimeoutError, OSError) as error:
             raise Broken(str(error) or "no connection in time") from error
-        if "ssl" in options and "unix_socket" not in options and raw._writer.get_extra_info("ssl_object") is None:
-            await connection.close()
-            raise StoreNotReady("TLS is asked for, and the server does not offer it")
-        return connection
 
     async def end(number: int, text: str) -> None:
         ends = clock.now() + GIVE_UP_WITHIN

@@ -43,7 +43,7 @@ def _is_sqlalchemy(connection: Any) -> bool:
     return any(each.__module__.partition(".")[0] == "sqlalchemy" for each in type(connection).__mro__)
 
 
-def refuse_autocommit(*connections: Any) -> None:
+def refuse_autocommit(*connections: Any, user: str = "in_transaction") -> None:
     """If each statement is committed by itself, the lock is gone at once. Ask the driver: an engine, a Session and a
     server's default can all have said so. Of several, all the same connection, the first that can be asked is."""
     for connection in connections:
@@ -51,13 +51,11 @@ def refuse_autocommit(*connections: Any) -> None:
         if alone is None:
             continue
         if alone and not _has_begun(connection):
-            raise ValueError(
-                "in_transaction needs a connection with an open transaction, and this one is in autocommit"
-            )
+            raise ValueError(f"{user} needs a connection with an open transaction, and this one is in autocommit")
         return
     kind = type(connections[0])
     raise TypeError(
-        f"in_transaction cannot ask a {kind.__module__}.{kind.__qualname__} whether it has a transaction open: give it "
+        f"{user} cannot ask a {kind.__module__}.{kind.__qualname__} whether it has a transaction open: give it "
         "a connection of SQLAlchemy, psycopg, PyMySQL or aiomysql, or a Session"
     )
 
@@ -69,6 +67,8 @@ def _autocommit(connection: Any) -> bool | None:
         ask = connection.get_autocommit
         return None if iscoroutinefunction(ask) else bool(ask())
     said = getattr(connection, "autocommit", None)
+    if not hasattr(connection, "autocommit") and isinstance(getattr(connection, "in_transaction", None), bool):
+        return True  # SQLite's, before Python 3.12: :func:`_has_begun` tells
     return bool(said) if isinstance(said, int) else None
 
 
