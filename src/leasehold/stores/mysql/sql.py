@@ -1,8 +1,9 @@
 """The statements of MySQL and MariaDB, which are the same: no RETURNING, which only MariaDB has.
 
-A token comes back through LAST_INSERT_ID(expression), which the server sends along with every answer. Assignments are
-made from left to right and see each other, so what the conditions look at is assigned last. Names are sent in hex:
-bytes that no connection's character set, and no driver's way of quoting bytes, can change.
+A token comes back through LAST_INSERT_ID(expression), which the server sends along with every answer. After ON
+DUPLICATE KEY, assignments are made from left to right and see each other, so what the conditions look at is assigned
+last. In an UPDATE none depends on another: MariaDB's sql_mode SIMULTANEOUS_ASSIGNMENT makes them all at once. Names are
+sent in hex: bytes that no connection's character set, and no driver's way of quoting bytes, can change.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ ON DUPLICATE KEY UPDATE
 
 _ACCEPT = f"""UPDATE {{table}} SET
     version = version + 1, token = LAST_INSERT_ID(2 * token + (more IS NOT NULL)) DIV 2, state = 2,
-    expires = GREATEST(expires, {_NOW} + %(ttl)s), expires_day = expires DIV {DAY}, updated = {_NOW}
+    expires_day = GREATEST(expires, {_NOW} + %(ttl)s) DIV {DAY}, expires = GREATEST(expires, {_NOW} + %(ttl)s),
+    updated = {_NOW}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND state = 1
     AND expires > {_NOW} AND format = {FORMAT} AND {_WRITES}"""
 
@@ -135,8 +137,8 @@ ON DUPLICATE KEY UPDATE
     expires_day = IF(note IS NULL, b.expires DIV {DAY}, {NEVER}), more = b.more, updated = {_NOW}"""
 
 _EXTEND = f"""UPDATE {{table}} SET
-    version = version + 1, expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END),
-    expires_day = expires DIV {DAY}, updated = LAST_INSERT_ID({_NOW})
+    version = version + 1, expires_day = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END) DIV {DAY},
+    expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END), updated = LAST_INSERT_ID({_NOW})
 WHERE namespace = UNHEX(%(namespace)s) AND name IN ({{names}}) AND ({{which}})
     AND state = 2 AND expires > {_NOW} AND format = {FORMAT} AND {_WRITES}"""
 
@@ -179,7 +181,7 @@ ON DUPLICATE KEY UPDATE
 _READ_NOTE = """SELECT format, note FROM {table}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s)"""
 _WRITE_NOTE = f"""UPDATE {{table}} SET note = %(note)s, version = version + 1, updated = {_NOW},
-    expires_day = IF(note IS NULL, expires DIV {DAY}, {NEVER})
+    expires_day = IF(%(note)s IS NULL, expires DIV {DAY}, {NEVER})
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s AND {_WRITES}"""
 
 _DEAD = f"expires_day < {_NOW} DIV {DAY} - 1"
