@@ -320,6 +320,12 @@ class PostgreSQL(Dialect):
         channels = [channel(session) for session, _ in rings]
         return Statement(self.RING, {**values, "channels": channels, "attempts": [attempt for _, attempt in rings]})
 
+    def without_rings(self, statement: Statement) -> Statement | None:
+        if statement.sql != self.RING:
+            return None
+        rings = ("channels", "attempts")
+        return Statement(self.UPDATE, {key: value for key, value in statement.values.items() if key not in rings})
+
     def read_all(self, namespace: str, names: Sequence[str]) -> Statement:
         return Statement(self.READ_ALL, {"namespace": namespace, "names": list(names)})
 

@@ -349,6 +349,10 @@ class Dialect:
         Where it cannot be had, the row is locked all the same."""
         raise NotImplementedError
 
+    def without_rings(self, statement: Statement) -> Statement | None:
+        """What else to send when an exchange that rings was refused, perhaps because of its rings. None: nothing."""
+        return None
+
     # Ringing other sessions, where an exchange has not done it already.
 
     def ring(self, session: str) -> Statement | None:
