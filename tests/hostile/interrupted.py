@@ -2,6 +2,7 @@
 
 `interrupted.py URL NAMESPACE SECONDS`: holds "held" all the time, and takes and releases other names, for which a rival
 contends. A signal handler raises in the middle of that, at random moments. The report says what is left of it all.
+A URL that begins with `engine+` or `pool+` is used through an engine or a pool of the program's own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 import leasehold
 
@@ -108,11 +110,24 @@ def works(locks: leasehold.Locks, held: leasehold.Lease, least: list[float]) -> 
     return [*everywhere, shared]
 
 
+def client(url: str) -> Any:
+    """What to connect by."""
+    if url.startswith("engine+"):
+        import sqlalchemy
+
+        return sqlalchemy.create_engine(url.removeprefix("engine+").replace("postgresql:", "postgresql+psycopg:"))
+    if url.startswith("pool+"):
+        import psycopg_pool
+
+        return psycopg_pool.ConnectionPool(url.removeprefix("pool+"), open=True)
+    return url
+
+
 def main(url: str, namespace: str, seconds: float) -> None:
     faulthandler.dump_traceback_later(3 * seconds + 60, exit=True)
     with (
-        leasehold.connect(url, namespace=namespace, ttl=TTL) as locks,
-        leasehold.connect(url, namespace=namespace, ttl=TTL) as other,
+        leasehold.connect(client(url), namespace=namespace, ttl=TTL) as locks,
+        leasehold.connect(client(url), namespace=namespace, ttl=TTL) as other,
     ):
         held = locks.lock("held").acquire()
         least = [TTL]

@@ -17,7 +17,15 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(3 * SECONDS + 120)]
 def test_interrupts_lose_no_lease_and_leave_nothing_behind(
     store: str, program: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    url = url_of(store, request, tmp_path)
+    check(program, url_of(store, request, tmp_path))
+
+
+@pytest.mark.parametrize("client", ["engine", "pool"])
+def test_interrupts_break_no_pool_of_the_users(client: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    check("interrupted.py", f"{client}+{url_of('postgresql', request, tmp_path)}")
+
+
+def check(program: str, url: str) -> None:
     report = run_program(program, url, secrets.token_hex(6), SECONDS, limit=3 * SECONDS + 90)
     assert report["interrupts"] > 5 * SECONDS, "too few to show anything"
     assert report["lost"] is None, f"SAFETY: the lease held all the time was lost: {report}"

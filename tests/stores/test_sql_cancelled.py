@@ -134,13 +134,13 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_connection_leaves_i
         assert isinstance(driver, SqlTasks)
         assert isinstance(driver.source, AsyncPool)
         pool = driver.source
-        connection, _ = await pool.take(30.0)
+        lent = await pool.take(30.0)
         call = asyncio.ensure_future(locks.inspect("name"))
-        await until(pool._turns.waiting)
+        await until(pool._lines.waiting)
         if given:
-            await pool.give(connection, True)  # it has its turn, and has not been told yet
+            await pool.give(lent, True)  # it has its turn, and has not been told yet
         cancel_all_tasks()
         await asyncio.wait([call])
         if not given:
-            await pool.give(connection, True)
+            await pool.give(lent, True)
         assert await locks.inspect("name") is None

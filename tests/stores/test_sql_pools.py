@@ -20,9 +20,9 @@ from leasehold.protocol import Renewal
 from leasehold.stores.postgresql import pool as postgresql_pool
 from leasehold.stores.sql import store as sql
 from leasehold.stores.sql.dialect import Result, Statement
+from leasehold.stores.sql.lines import ASK, GIVE, RENEW
 from leasehold.stores.sql.tasks import AsyncPool
 from leasehold.stores.sql.threads import Pool
-from leasehold.stores.sql.turns import ASK, GIVE, RENEW, Turn
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
 
@@ -450,11 +450,11 @@ class Slow:
 
 def test_what_is_given_back_while_the_pool_is_closed_is_closed_too() -> None:
     pool = Pool(lambda limit: Slow(), 1)
-    connection, _ = pool.take(1.0)
+    lent = pool.take(1.0)
     pool.close()
-    assert not connection.closed  # type: ignore[attr-defined]
-    pool.give(connection, True)
-    assert connection.closed  # type: ignore[attr-defined]
+    assert not lent.connection.closed  # type: ignore[attr-defined]
+    pool.give(lent, True)
+    assert lent.connection.closed  # type: ignore[attr-defined]
 
 
 # Our own pool.
@@ -466,24 +466,30 @@ class Line:
     def stale(self) -> bool:
         return False
 
+    def close(self) -> None:
+        pass
+
+    drop = close
+
 
 def test_no_turn_while_others_are_answered_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = Pool(lambda limit: Line(), 1)  # type: ignore[arg-type, return-value]
-    connection, _ = pool.take(1)
+    lent = pool.take(1)
     with pytest.raises(StoreUnavailable) as away:
         pool.take(0.05)
     assert not away.value.queued
-    waiting = threading.Thread(target=pool.take, args=(60,))
+    kept: list[Any] = []  # what nobody has any more is closed, and another may take its place
+    waiting = threading.Thread(target=lambda: kept.append(pool.take(60)))
     waiting.start()
-    eventually(lambda: len(pool._turns.waiting()) == 1)
+    eventually(lambda: len(pool._lines.waiting()) == 1)
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now)
 
     def give_and_let_time_pass() -> None:
         nonlocal now
-        eventually(lambda: len(pool._turns.waiting()) == 2)
+        eventually(lambda: len(pool._lines.waiting()) == 2)
         now += 0.3
-        pool.give(connection, True)  # to who waits longest
+        pool.give(lent, True)  # to who waits longest
         waiting.join()
         now += 0.3
 
@@ -503,7 +509,7 @@ async def test_no_turn_for_a_task_while_others_are_answered(monkeypatch: pytest.
         return Line()
 
     pool = AsyncPool(open_one, 1)
-    connection, _ = await pool.take(1)
+    lent = await pool.take(1)
     with pytest.raises(StoreUnavailable) as away:
         await pool.take(0.05)
     assert not away.value.queued
@@ -512,7 +518,7 @@ async def test_no_turn_for_a_task_while_others_are_answered(monkeypatch: pytest.
 
     async def give_later() -> None:
         await asyncio.sleep(0.2)
-        await pool.give(connection, True)
+        await pool.give(lent, True)
 
     giving = asyncio.ensure_future(give_later())
     with pytest.raises(StoreUnavailable) as busy:
@@ -547,21 +553,21 @@ async def test_what_is_held_does_not_wait_behind_those_who_ask() -> None:
         return Line()
 
     pool = AsyncPool(open_one, 1)
-    connection, _ = await pool.take(1)
+    lent, reserved = await pool.take(1), await pool.take(1, RENEW)
     served: list[str] = []
 
     async def use(who: str, rank: int) -> None:
-        turn = Turn(rank)
-        with turn.life:
-            connection, _ = await pool.take(60, turn)
-            served.append(who)
-            await pool.give(connection, True)
+        lent = await pool.take(60, rank)
+        served.append(who)
+        await pool.give(lent, True)
 
     users = [asyncio.ensure_future(use(f"asks {number}", ASK)) for number in range(3)]
     users += [asyncio.ensure_future(use(f"gives back {number}", GIVE)) for number in range(2)]
     users += [asyncio.ensure_future(use("renews", RENEW))]
     await asyncio.sleep(0)
-    await pool.give(connection, True)
+    await pool.give(reserved, True)
+    await asyncio.gather(*users[3:])
+    await pool.give(lent, True)
     await asyncio.gather(*users)
     assert served == ["renews", "gives back 0", "gives back 1", "asks 0", "asks 1", "asks 2"]
 
@@ -572,9 +578,9 @@ async def test_a_lease_is_given_back_before_those_who_ask(
     hurried: list[tuple[str, bool]] = []
     original = AsyncPool.take
 
-    async def take(self: AsyncPool, limit: float, turn: Turn | None = None) -> Any:
-        hurried.append((asking, turn is not None and turn.rank < ASK))
-        return await original(self, limit, turn)
+    async def take(self: AsyncPool, limit: float, rank: int = ASK) -> Any:
+        hurried.append((asking, rank < ASK))
+        return await original(self, limit, rank)
 
     monkeypatch.setattr(AsyncPool, "take", take)
     async with aio.connect(postgresql_server.url, namespace=os.urandom(5).hex()) as locks:

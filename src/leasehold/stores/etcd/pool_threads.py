@@ -9,10 +9,10 @@ import threading
 from ... import clock
 from ...ready import readable
 from ..sockets import hang_up
+from ..turns import Turns
 from .endpoints import Endpoints, is_members_fault
 from .errors import Refused
 from .http2 import Ended, Http2, Message
-from .turns import Turns
 from .wire import WATCH, Call, Haste
 
 ASKING, GIVING, KEEPING = 32, 32, 32

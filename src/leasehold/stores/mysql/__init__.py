@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import StoreNotReady
 from ...protocol import Opened, TaskDriver, ThreadDriver
 from ..sql.dialect import Statement
-from ..sql.session import Broken, Refused, Session, Work
+from ..sql.session import Broken, Refused, Session, Work, no_connection
 from ..sql.store import Pause, SqlStore
 from ..sql.url import Place, read_url, refuse, without
 from .sql import LOCK_WAIT, MySQL
@@ -159,4 +159,4 @@ def refusal(error: Exception, session: Session, password: str | None) -> Excepti
         if isinstance(reason, ssl.SSLCertVerificationError):
             return StoreNotReady(f"the server's certificate is not to be trusted: {reason.verify_message}")
     code = failed.code if isinstance(failed, Refused) else None
-    return session.dialect.turned_away(code, str(failed)) or Broken(str(failed))
+    return no_connection(session.dialect, code, str(failed))

@@ -16,11 +16,11 @@ import pymysql
 from ...errors import StoreNotReady
 from ...protocol import Opened, TaskDriver, ThreadDriver
 from ..sql.dialect import DEFAULT_TABLE
+from ..sql.lines import RESERVED
 from ..sql.opening import or_closed_by_task
-from ..sql.session import Broken, Session
+from ..sql.session import POOL_SIZE, Broken, Session
 from ..sql.store import SqlStore
 from ..sql.tasks import TasksOfALoop
-from ..sql.turns import Turn
 from ..sql.url import Place
 from . import failure, refusal
 from .sql import MySQL
@@ -60,7 +60,7 @@ class AsyncLender:
         self._known: WeakSet[Any] = WeakSet()
         self._left_behind = ""
 
-    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
+    async def take(self, limit: float) -> tuple[AsyncConnection, bool]:
         if self._left_behind:
             raise StoreNotReady(f"this pool {self._left_behind}: make a pool and a Locks there")
         if self._pool._closing:
@@ -107,8 +107,8 @@ class AsyncLender:
             finally:
                 await asyncio.shield(self._pool.release(connection.raw))
 
-    async def close(self) -> None:
-        """The pool is the user's."""
+    def size(self) -> int:
+        return self._pool.maxsize or POOL_SIZE + RESERVED
 
     def after_fork(self) -> None:
         self._left_behind = "was made before the fork, and its connections are the parent's"

@@ -214,6 +214,7 @@ class MySQL(Dialect):
     READ_ONLY = (1290, 1792, 1836, 3100, SUBQUERY_NO_1_ROW)
     READS = f"SELECT {_READS}"
     LOGIN_WORDS = ("SSL is required",)
+    FULL = (1040, 1203, 1226)
     LOGIN = (1043, 1045, 1698, 1049, 1251, 1130, 2059, 1524)
 
     def __init__(self, table: str = "leasehold", scheme: str = "mysql") -> None:

@@ -26,7 +26,6 @@ from ..sql.session import Broken, Session
 from ..sql.store import SqlStore
 from ..sql.tasks import SqlTasks, TasksOfALoop
 from ..sql.threads import SqlThreads
-from ..sql.turns import Turn
 from ..sql.url import Place
 from .link import Link
 from .sql import PostgreSQL
@@ -79,6 +78,9 @@ class _Lender:
         """Of connections that we had before, with what is prepared there."""
         self._left_behind = ""
 
+    def size(self) -> int:
+        return int(self.pool.max_size)
+
     def check(self) -> None:
         if self._left_behind:
             raise StoreNotReady(f"this pool {self._left_behind}: make a pool and a Locks there")
@@ -121,7 +123,7 @@ def lost(raw: Any) -> bool:
 
 
 class Lender(_Lender):
-    def take(self, limit: float, turn: Turn | None = None) -> tuple[Connection, bool]:
+    def take(self, limit: float) -> tuple[Connection, bool]:
         ends = clock.now() + limit
         while True:
             self.check()
@@ -145,12 +147,9 @@ class Lender(_Lender):
             connection.close()
         self.pool.putconn(connection.raw)
 
-    def close(self) -> None:
-        """The pool is the user's."""
-
 
 class AsyncLender(_Lender):
-    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
+    async def take(self, limit: float) -> tuple[AsyncConnection, bool]:
         ends = clock.now() + limit
         while True:
             self.check()
@@ -175,9 +174,6 @@ class AsyncLender(_Lender):
         else:
             await connection.close()
         await self.pool.putconn(connection.raw)
-
-    async def close(self) -> None:
-        """The pool is the user's."""
 
     def new_loop(self) -> None:
         if not self.pool.closed:

@@ -238,6 +238,8 @@ class PostgreSQL(Dialect):
         *("authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry"),
         *("not permitted", "permission denied", "certificate", "signature failure"),
     )
+    FULL = ("53300",)
+    FULL_WORDS = ("too many clients", "too many connections", "connection slots are reserved", "no more connections")
     UNPREPARED = ("26000", "42P05")
     UNDOES = True
 

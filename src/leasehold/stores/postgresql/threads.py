@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...errors import StoreError
 from ...protocol import Busy
 from ...ready import readable
 from ..sql.dialect import Result, Statement
-from ..sql.session import Broken, Deaf, Refused, Session
+from ..sql.session import Broken, Deaf, Refused, Session, no_connection
 from ..sql.threads import Pool, SqlThreads, carry_out
 from ..sql.url import Place, without
 from .link import READ, Link
@@ -130,7 +131,7 @@ def options(conninfo: str, limit: float) -> dict[str, Any]:
 def refusal(error: psycopg.Error, session: Session, password: str | None) -> Exception:
     """Why there is no connection. libpq gives the reason in words only."""
     message = without(error, password)
-    return session.dialect.turned_away(error.sqlstate, message) or Broken(message)
+    return no_connection(session.dialect, error.sqlstate, message)
 
 
 def make(session: Session, conninfo: str, place: Place) -> SqlThreads:
@@ -155,7 +156,7 @@ class Listener:
         self._session = session
         self._open = open
         self._pooled = pooled
-        self._ends, self._poke = os.pipe()
+        self._ends, self._poke = socket.socketpair()
         self._stopped = False
 
     def run(self, ready: Callable[[], None], rung: Callable[[str], None]) -> None:
@@ -209,7 +210,10 @@ class Listener:
 
     def stop(self) -> None:
         self._stopped = True
-        os.write(self._poke, b"!")
+        try:
+            self._poke.send(b"!")
+        except OSError:
+            pass  # it has ended
 
     def stand_by(self, attempt: str, busy: Busy | None) -> None:
         pass
@@ -218,8 +222,8 @@ class Listener:
         pass
 
     def close(self) -> None:
-        os.close(self._ends)
-        os.close(self._poke)
+        self._ends.close()
+        self._poke.close()
 
 
 STILL_THERE = Statement("SELECT 1", {})

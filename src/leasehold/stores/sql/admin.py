@@ -91,11 +91,11 @@ class _Connection:
         self._driver = driver
 
     def __enter__(self) -> Any:
-        self._connection, _ = self._driver.source.take(LIMIT)
-        return self._connection
+        self._lent = self._driver.pool.take(LIMIT)
+        return self._lent.connection
 
     def __exit__(self, *exc: object) -> None:
-        self._driver.source.give(self._connection, False)
+        self._driver.pool.give(self._lent, False)
 
 
 class _Ask:

@@ -99,6 +99,8 @@ class Dialect:
     READ_ONLY: Collection[Any]
     LOGIN: Collection[Any]
     LOGIN_WORDS: Collection[str] = ()
+    FULL: Collection[Any]
+    FULL_WORDS: Collection[str] = ()
     """What says the same, where a driver gives no code."""
     UNPREPARED: Collection[Any] = ()
     """Error codes that say: a pooler between us and the server has lost our prepared statements."""
@@ -396,6 +398,10 @@ class Dialect:
         if code in self.LOGIN or code in self.DENIED or any(each in message for each in self.LOGIN_WORDS):
             return StoreNotReady(f"the server refuses to let us in: {message}")
         return None
+
+    def is_full(self, code: Any, message: str) -> bool:
+        """Whether there is no connection because there are too many already."""
+        return code in self.FULL or any(each in message for each in self.FULL_WORDS)
 
     def error(self, code: Any, message: str) -> StoreError:
         """What a statement's failure means to the engine."""

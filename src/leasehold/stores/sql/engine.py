@@ -20,12 +20,12 @@ from ...protocol import Opened, TaskDriver, ThreadDriver
 from ..mysql.sql import MySQL
 from ..postgresql.sql import PostgreSQL
 from .dialect import DEFAULT_TABLE, Dialect, Result, Statement
+from .lines import RESERVED
 from .opening import or_closed, or_closed_by_task
-from .session import Broken, Refused, Session
+from .session import POOL_SIZE, Broken, Refused, Session, no_connection
 from .store import SqlStore
 from .tasks import AsyncListener, TasksOfALoop
 from .threads import Listener, SqlThreads
-from .turns import Turn
 from .url import Place, without
 
 _PLACE = re.compile(r"%\((\w+)\)s")
@@ -192,7 +192,7 @@ def _no_connection(error: Exception, dialect: Dialect, password: str | None) -> 
     """Why the engine gives none; what it is depends on the driver, and on how SQLAlchemy was asked."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
     message = without(original, password) or "no connection in time"
-    return dialect.turned_away(_code(original), message) or Broken(message)
+    return no_connection(dialect, _code(original), message)
 
 
 def _result(found: Any) -> Result:
@@ -228,6 +228,12 @@ class _Connection:
         self.raw.close()
 
 
+def _size(engine: Any) -> int:
+    """How many connections the engine keeps. A pool that keeps none, or any number, has room for as many as ours."""
+    size = getattr(engine.pool, "size", None)
+    return (size() if callable(size) else size) or POOL_SIZE + RESERVED
+
+
 def _is_new(raw: Any, source: object) -> bool:
     """Whether this source has not had the connection before. What is noted goes with the driver's connection."""
     known: WeakSet[object] = raw.info.setdefault("leasehold", WeakSet())
@@ -245,7 +251,7 @@ class Engine:
         self._engine = engine
         self._dialect = dialect
 
-    def take(self, limit: float, turn: Turn | None = None) -> tuple[_Connection, bool]:
+    def take(self, limit: float) -> tuple[_Connection, bool]:
         password = _password(self._engine)
         try:
             raw = self._engine.connect()
@@ -262,8 +268,8 @@ class Engine:
         finally:
             connection.close()
 
-    def close(self) -> None:
-        pass
+    def size(self) -> int:
+        return _size(self._engine)
 
     def after_fork(self) -> None:
         """The parent's connections are the parent's; the pool starts anew."""
@@ -302,7 +308,7 @@ class AsyncEngine:
         self._engine = engine
         self._dialect = dialect
 
-    async def take(self, limit: float, turn: Turn | None = None) -> tuple[_AsyncConnection, bool]:
+    async def take(self, limit: float) -> tuple[_AsyncConnection, bool]:
         password = _password(self._engine)
         try:
             async with asyncio.timeout(limit):
@@ -320,8 +326,8 @@ class AsyncEngine:
         finally:
             await connection.close()
 
-    async def close(self) -> None:
-        pass
+    def size(self) -> int:
+        return _size(self._engine)
 
     def after_fork(self) -> None:
         self._engine.sync_engine.dispose(close=False)

@@ -62,12 +62,22 @@ class Broken(Exception):
     """The connection is lost, or its answer did not come in time: the outcome is unknown."""
 
 
+class Full(Broken):
+    """There is no connection, because the server has too many: of everybody, or of this user."""
+
+
 class NoTurn(StoreUnavailable):
     """Others of this process had all connections of its pool for as long as this call could wait."""
 
-    def __init__(self, size: int, answered: float, limit: float) -> None:
-        super().__init__(f"all {size} connections of the pool were busy for too long")
+    def __init__(self, connections: int, answered: float, limit: float, full: Full | None) -> None:
+        why = f", and the server refuses another: {full}" if full else ""
+        super().__init__(f"other operations used all {connections} connections for {limit:.3g} s{why}")
         self.queued = clock.now() - answered < limit
+
+
+def no_connection(dialect: Dialect, code: Any, message: str) -> Exception:
+    """Why there is none, from the server's code and words."""
+    return dialect.turned_away(code, message) or (Full if dialect.is_full(code, message) else Broken)(message)
 
 
 class Finished(Exception):

@@ -15,11 +15,13 @@ from ...errors import StoreError, StoreUnavailable
 from ...log import DEBUG, ERROR, log
 from ...protocol import ALL, Busy, Steps, T
 from .dialect import Hint, Result, Statement
+from .lines import ASK, LOOK, RESERVED, Lent, Line, Lines, Turn, rank
 from .session import (
     POOL_SIZE,
     Broken,
     Deaf,
     Finished,
+    Full,
     NoTurn,
     Refused,
     Session,
@@ -30,7 +32,6 @@ from .session import (
 )
 from .store import Pause, ReadAll
 from .threads import READY_WITHIN, RETRY, RETRY_DEAF, SqlThreads
-from .turns import Slot, Turn, Turns, rank, standing
 
 
 class AsyncConnection(Protocol):
@@ -47,17 +48,17 @@ class AsyncConnection(Protocol):
 
 
 class AsyncSource(Protocol):
-    """Where connections come from, and go to."""
+    """A pool of the user's."""
 
     spare: bool
     """As in :class:`.threads.Source`."""
 
-    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
+    def size(self) -> int: ...
+
+    async def take(self, limit: float) -> tuple[AsyncConnection, bool]:
         """As in :class:`.threads.Source`."""
 
     async def give(self, connection: AsyncConnection, good: bool) -> None: ...
-
-    async def close(self) -> None: ...
 
     def after_fork(self) -> None: ...
 
@@ -74,104 +75,166 @@ class AsyncListener(Protocol):
     def forget(self, attempt: str) -> None: ...
 
 
+class _Bell:
+    def __init__(self) -> None:
+        self.rung = asyncio.get_running_loop().create_future()
+
+    def ring(self) -> None:
+        if not self.rung.done():
+            self.rung.set_result(None)
+
+    async def wait(self, seconds: float) -> bool:
+        await asyncio.wait([self.rung], timeout=max(0.0, seconds))
+        rung = self.rung.done()
+        if rung:
+            self.rung = asyncio.get_running_loop().create_future()
+        return rung
+
+
 class AsyncPool:
-    """At most ``size`` connections, each lent for one operation. Whose turn it is, :mod:`.turns` says."""
+    """As :class:`.threads.Pool`."""
 
     spare = True
 
     def __init__(self, open: Callable[[float], Any], size: int = POOL_SIZE) -> None:
         self._open = open
-        self._size = size
-        self._inherited: list[AsyncConnection] = []
-        self._turns: Turns[AsyncConnection] = Turns(size)
-        self.after_fork()
+        self._begin(size + RESERVED)
+
+    def _begin(self, lines: int) -> None:
+        self._inherited: list[Line[AsyncConnection]] = []
+        self._lines: Lines[AsyncConnection] = Lines(lines, lambda connection: connection.drop())
+        self._closed = False
+        self._answered = 0.0
 
     def after_fork(self) -> None:
-        self._inherited.extend(slot.connection for slot in self._turns.slots if slot.connection is not None)
-        self._turns = Turns(self._size)
+        self._inherited += self._lines.all()
+        self._lines = self._lines.anew()
         self._closed = False
         self._answered = 0.0
 
     def new_loop(self) -> None:
-        for slot in self._turns.slots:
-            if slot.connection is not None:
-                slot.connection.drop()
-                slot.connection = None
-        self.after_fork()
+        for line in self._lines.all():
+            connection, line.connection = line.connection, None
+            if connection is not None:
+                connection.drop()
+        self._lines = self._lines.anew()
+        self._closed = False
 
-    async def take(self, limit: float, turn: Turn | None = None) -> tuple[AsyncConnection, bool]:
-        turn = turn or standing()
-        ends = clock.now() + limit
-        refused: Broken | None = None
+    async def take(self, limit: float, rank: int = ASK) -> Lent[AsyncConnection]:
+        lines, ends = self._lines, clock.now() + limit
+        bell = _Bell()
+        turn: Turn[AsyncConnection] = Turn(rank, bell)
+        line: Line[AsyncConnection] | None = None
+        refused: Full | None = None
+        late = False
         try:
-            self._turns.join(turn)
-            while True:
-                slot = await self._wait(turn, max(0.0, ends - clock.now()))
-                if slot is None:
-                    raise NoTurn(self._size, self._answered, limit) from refused
-                try:
-                    return await self._ready(slot, ends)
-                except Broken as error:
-                    refused = error
-                    if not self._turns.full(turn):
-                        raise
+            lines.join(turn)
+            while not self._closed:
+                line = lines.line_for(turn)
+                if line is not None:
+                    turn.works = True
+                    try:
+                        return Lent(*await self._ready(line, ends), lines, turn, line)
+                    except Full as error:
+                        full, line, refused, turn.works = line, None, error, False
+                        if not lines.full(full):
+                            raise
+                if late:
+                    raise NoTurn(lines.others(), self._answered, limit, refused) from refused
+                left = ends - clock.now()
+                seconds = left if refused is None else min(left, LOOK[rank])
+                late = not await bell.wait(seconds) and seconds == left
+            raise StoreUnavailable("this Locks is closed")
         except BaseException:
-            self._turns.leave(turn)
+            try:
+                if line is not None:
+                    await self._leave(line)
+            finally:
+                lines.over(turn, line)
             raise
 
-    async def _wait(self, turn: Turn, limit: float) -> Slot[AsyncConnection] | None:
-        woken = asyncio.get_running_loop().create_future()
-        turn.wake = lambda: None if woken.done() else woken.set_result(None)
-        if self._turns.slot_of(turn) is None:
-            await asyncio.wait([woken], timeout=limit)
-        return self._turns.slot_of(turn)
-
-    async def _ready(self, slot: Slot[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
-        """The connection of a slot that is ours, and whether it is new."""
-        connection = slot.connection
+    async def _ready(self, line: Line[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
+        """The connection of a line, and whether it is to be checked."""
+        connection = line.connection
         if connection is not None:
-            clean, slot.clean = slot.clean, False
-            if clean and (clock.now() - slot.since < 1.0 or not connection.stale()):
+            if clock.now() - line.since < 1.0 or not connection.stale():
                 return connection, False
-            await connection.close()
-            slot.connection = None
+            await self._leave(line)
         opened: AsyncConnection = await self._open(max(0.1, ends - clock.now()))
-        slot.connection = opened
+        line.connection = opened
         return opened, True
 
-    async def give(self, connection: AsyncConnection, good: bool) -> None:
-        slot = self._turns.slot_with(connection)
-        if slot is None:  # of a loop that is gone, or the parent's
+    async def give(self, lent: Lent[AsyncConnection], good: bool) -> None:
+        line = lent.line
+        if lent.lines is not self._lines:  # of a loop that is gone, or the parent's
             return
         try:
             if good and not self._closed:
-                self._answered = slot.since = clock.now()
-                slot.clean = True
+                self._answered = line.since = clock.now()
+                await self._keep(line)
             else:
-                await connection.close()
-                slot.connection = None
+                await self._leave(line)
         finally:
-            slot.turn = None
-            self._turns.serve()
+            lent.lines.over(lent.turn, line)
+
+    async def _keep(self, line: Line[AsyncConnection]) -> None:
+        pass
+
+    async def _leave(self, line: Line[AsyncConnection]) -> None:
+        """Its connection is of no more use."""
+        connection, line.connection = line.connection, None
+        if connection is not None:
+            await connection.close()
 
     async def close(self) -> None:
         self._closed = True
-        for slot in list(self._turns.idle()):
-            if slot.connection is not None:
-                await slot.connection.close()
-                slot.connection = None
+        for turn in self._lines.waiting():
+            turn.bell.ring()
+        for line in self._lines.idle():
+            await self._leave(line)
+
+
+class AsyncBorrowed(AsyncPool):
+    """As :class:`.threads.Borrowed`."""
+
+    def __init__(self, source: AsyncSource) -> None:
+        self._source = source
+        self._begin(source.size())
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._source.after_fork()
+
+    def new_loop(self) -> None:
+        super().after_fork()
+        self._source.new_loop()
+
+    async def _ready(self, line: Line[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
+        line.connection, new = await self._source.take(max(0.1, ends - clock.now()))
+        return line.connection, new
+
+    async def _keep(self, line: Line[AsyncConnection]) -> None:
+        connection, line.connection = line.connection, None
+        if connection is not None:
+            await self._source.give(connection, True)
+
+    async def _leave(self, line: Line[AsyncConnection]) -> None:
+        connection, line.connection = line.connection, None
+        if connection is not None:
+            await self._source.give(connection, False)
 
 
 class SqlTasks:
     def __init__(
         self,
         session: Session,
-        source: AsyncSource,
+        source: AsyncPool | AsyncSource,
         listener: Callable[[Session], AsyncListener | None],
         threads: Callable[[], SqlThreads],
     ) -> None:
         self.session = session
         self.source = source
+        self.pool = source if isinstance(source, AsyncPool) else AsyncBorrowed(source)
         self._make_listener = listener
         self._threads = threads
         self._reset()
@@ -251,13 +314,8 @@ class SqlTasks:
             if late:
                 steps.close()
                 raise StoreUnavailable("no answer to what was asked before")
-        turn = Turn(rank(request))
-        with turn.life:
-            return await self._run_in_turn(request, steps, limit, ends, turn)
-
-    async def _run_in_turn(self, request: Any, steps: Steps[T], limit: float, ends: float, turn: Turn) -> T:
         try:
-            connection, new = await self.source.take(max(0.1, ends - clock.now()), turn)
+            lent = await self.pool.take(max(0.1, ends - clock.now()), rank(request))
         except BaseException as error:
             never_sent(steps)
             if isinstance(error, Broken):
@@ -266,9 +324,9 @@ class SqlTasks:
         ends = once_it_has_its_turn(ends, limit)
         good = False
         try:
-            if new:
-                await carry_out(self.session.check(), connection, ends)
-            result = await carry_out(self.session.statements(request, steps, ends), connection, ends)
+            if lent.new:
+                await carry_out(self.session.check(), lent.connection, ends)
+            result = await carry_out(self.session.statements(request, steps, ends), lent.connection, ends)
             good = True
             return result
         except Finished as finished:
@@ -277,11 +335,11 @@ class SqlTasks:
         except Broken as error:
             raise broken(error) from (error.__cause__ or error)
         except StoreError as error:  # after any other, it may be in the middle of an answer
-            good = not new and not isinstance(error, StoreUnavailable)
+            good = not lent.new and not isinstance(error, StoreUnavailable)
             raise
         finally:
             steps.close()
-            await self.source.give(connection, good)
+            await self.pool.give(lent, good)
 
     # Listening.
 
@@ -337,10 +395,10 @@ class SqlTasks:
             await asyncio.wait([listening], timeout=2.0)
         if self._under_way:
             await asyncio.wait(set(self._under_way), timeout=2.0)
-        await self.source.close()
+        await self.pool.close()
 
     def new_loop(self) -> None:
-        self.source.new_loop()
+        self.pool.new_loop()
         self.session.waiters.reset()
         self._reset()
 
@@ -355,7 +413,7 @@ class SqlTasks:
 
     def after_fork(self) -> None:
         self.session.renew()
-        self.source.after_fork()
+        self.pool.after_fork()
         self._reset()
 
 

@@ -5,21 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from ... import clock
 from ...bells import ThreadBell
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, ERROR, log
 from ...protocol import ALL, Busy, Steps, T
-from ..listening import start_thread
-from ..reentry import refused
+from ...starting import start_thread
+from ..main_thread import MainThread
 from .dialect import Hint, Result, Statement
+from .lines import ASK, LOOK, RESERVED, Lent, Line, Lines, Turn, rank
 from .session import (
     POOL_SIZE,
     Broken,
     Deaf,
     Finished,
+    Full,
     NoTurn,
     Refused,
     Session,
@@ -29,7 +31,6 @@ from .session import (
     once_it_has_its_turn,
 )
 from .store import Pause
-from .turns import LOOK, Slot, Turn, Turns, rank, standing
 
 READY_WITHIN = 1.0
 """How long the first waiter waits until push is up."""
@@ -52,17 +53,18 @@ class Connection(Protocol):
 
 
 class Source(Protocol):
-    """Where connections come from, and go to."""
+    """A pool of the user's: where connections come from for each operation, and go back to."""
 
     spare: bool
     """Whether there is one for us however many of its connections are in transactions of the user's."""
 
-    def take(self, limit: float, turn: Turn | None = None) -> tuple[Connection, bool]:
-        """A connection, and whether it is new to us. Raises Broken, StoreError. Only a pool of ours knows turns."""
+    def size(self) -> int:
+        """How many connections it lends."""
+
+    def take(self, limit: float) -> tuple[Connection, bool]:
+        """A connection, and whether it is new to us. Raises Broken, StoreError."""
 
     def give(self, connection: Connection, good: bool) -> None: ...
-
-    def close(self) -> None: ...
 
     def after_fork(self) -> None: ...
 
@@ -87,125 +89,127 @@ class Listener(Protocol):
 
 
 class Pool:
-    """At most ``size`` connections, each lent for one operation and never while anybody waits for a lease."""
+    """At most ``size`` connections, and one more for renewals, releases and claims alone. Each is lent for one
+    operation, and never while anybody waits for a lease."""
 
     spare = True
 
     def __init__(self, open: Callable[[float], Connection], size: int = POOL_SIZE) -> None:
         self._open = open
-        self._size = size
-        self._inherited: list[Connection] = []
-        self._turns: Turns[Connection] = Turns(size)
-        self.after_fork()
+        self._begin(size + RESERVED)
 
-    def after_fork(self) -> None:
-        """The parent's connections are neither used nor closed: a word on them would be the parent's."""
-        self._inherited.extend(slot.connection for slot in self._turns.slots if slot.connection is not None)
-        self._turns = Turns(self._size)
-        self._mutex = threading.Lock()
-        self._owner = 0
-        """The thread that has the mutex. While nobody has it, whoever was interrupted with it."""
+    def _begin(self, lines: int) -> None:
+        self._inherited: list[Line[Connection]] = []
+        self._lines: Lines[Connection] = Lines(lines, self._close)
         self._closed = False
         self._answered = 0.0
 
-    def take(self, limit: float, turn: Turn | None = None) -> tuple[Connection, bool]:
-        me = threading.get_ident()
-        if self._is_mine(me):  # and it must not be kept while we wait: the keeper's renewals need it
-            raise refused("the connections")
-        turn = turn or standing()
-        ends = clock.now() + limit
-        bell = ThreadBell()
-        turn.wake = bell.ring
-        refused_us: Broken | None = None
+    def after_fork(self) -> None:
+        """The parent's connections are neither used nor closed: a word on them would be the parent's."""
+        self._inherited += self._lines.all()
+        self._lines = self._lines.anew()
+        self._closed = False
+        self._answered = 0.0
+
+    def take(self, limit: float, rank: int = ASK) -> Lent[Connection]:
+        """Raises Broken, StoreError."""
+        lines, ends = self._lines, clock.now() + limit
+        turn: Turn[Connection] = Turn(rank, ThreadBell())
+        line: Line[Connection] | None = None
+        refused: Full | None = None
         try:
-            with self._mutex:
-                self._owner = me
-                self._turns.join(turn)
-                self._owner = 0
-            while True:
-                with self._mutex:
-                    self._owner = me
-                    if self._closed:
-                        raise StoreUnavailable("this Locks is closed")
-                    self._turns.serve()
-                    slot = self._turns.slot_of(turn)
-                    self._owner = 0
-                if slot is None:
-                    left = ends - clock.now()
-                    if left <= 0:
-                        raise NoTurn(self._size, self._answered, limit) from refused_us
-                    bell.wait(min(left, LOOK[turn.rank]))
-                    continue
-                try:
-                    return self._ready(slot, ends)
-                except Broken as error:
-                    refused_us = error
-                    with self._mutex:
-                        self._owner = me
-                        may_wait = self._turns.full(turn)
-                        self._owner = 0
-                    if not may_wait:
-                        raise
+            lines.join(turn)
+            while not self._closed:
+                line = lines.line_for(turn)
+                if line is not None:
+                    turn.works = True
+                    try:
+                        return Lent(*self._ready(line, ends), lines, turn, line)
+                    except Full as error:
+                        full, line, refused, turn.works = line, None, error, False
+                        if not lines.full(full):
+                            raise
+                left = ends - clock.now()
+                if left <= 0:
+                    raise NoTurn(lines.others(), self._answered, limit, refused) from refused
+                turn.bell.wait(min(left, LOOK[rank]))
+            raise StoreUnavailable("this Locks is closed")
         except BaseException:
-            with self._mutex:
-                self._owner = me
-                self._turns.leave(turn)
-                self._owner = 0
+            if line is not None:
+                self._leave(line)
+            lines.over(turn, line)
             raise
 
-    def _ready(self, slot: Slot[Connection], ends: float) -> tuple[Connection, bool]:
-        """The connection of a slot that is ours, and whether it is new."""
-        connection = slot.connection
+    def _ready(self, line: Line[Connection], ends: float) -> tuple[Connection, bool]:
+        """The connection of a line, and whether it is to be checked."""
+        connection = line.connection
         if connection is not None:
-            clean, slot.clean = slot.clean, False
-            if clean and (clock.now() - slot.since < 1.0 or not connection.stale()):
+            if clock.now() - line.since < 1.0 or not connection.stale():
                 return connection, False
-            connection.close()
-            slot.connection = None
-        slot.connection = connection = self._open(max(0.1, ends - clock.now()))
+            self._leave(line)
+        line.connection = connection = self._open(max(0.1, ends - clock.now()))
         return connection, True
 
-    def give(self, connection: Connection, good: bool) -> None:
-        slot = self._turns.slot_with(connection)
-        if slot is None:  # a child that was forked meanwhile: it is the parent's
+    def give(self, lent: Lent[Connection], good: bool) -> None:
+        line = lent.line
+        if lent.lines is not self._lines:  # a child that was forked meanwhile: it is the parent's
             return
-        if good:
-            self._answered = slot.since = clock.now()
-            slot.clean = True
-        else:
-            connection.close()
-            slot.connection = None
-        me = threading.get_ident()
-        with self._mutex:
-            self._owner = me
-            slot.turn = None
-            self._turns.serve()
-            self._owner = 0
+        try:
+            if good:
+                self._answered = line.since = clock.now()
+                self._keep(line)
+            else:
+                self._leave(line)
+        finally:
+            lent.lines.over(lent.turn, line)
         if self._closed:
             self._close_idle()
 
+    def _keep(self, line: Line[Connection]) -> None:
+        pass
+
+    def _leave(self, line: Line[Connection]) -> None:
+        """Its connection is of no more use."""
+        connection, line.connection = line.connection, None
+        if connection is not None:
+            self._close(connection)
+
+    def _close(self, connection: Connection) -> None:
+        connection.close()
+
     def close(self) -> None:
         self._closed = True
-        for turn in self._turns.waiting():
-            turn.wake()
+        for turn in self._lines.waiting():
+            turn.bell.ring()
         self._close_idle()
 
-    def _is_mine(self, me: int) -> bool:
-        """Whether this thread has the mutex: a signal handler or destructor has interrupted it there."""
-        return self._owner == me and self._mutex.locked()
-
     def _close_idle(self) -> None:
-        me = threading.get_ident()
-        if self._is_mine(me):
-            return  # whoever gives its connection back does it
-        with self._mutex:
-            self._owner = me
-            idle = list(self._turns.idle())
-            self._owner = 0
-        for slot in idle:
-            if slot.connection is not None:
-                slot.connection.close()
-                slot.connection = None
+        for line in self._lines.idle():
+            self._leave(line)
+
+
+class Borrowed(Pool):
+    """The same over a pool of the user's: of its connections, our acquires leave one to renewals and releases."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._begin(source.size())
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._source.after_fork()
+
+    def _ready(self, line: Line[Connection], ends: float) -> tuple[Connection, bool]:
+        line.connection, new = self._source.take(max(0.1, ends - clock.now()))
+        return line.connection, new
+
+    def _keep(self, line: Line[Connection]) -> None:
+        connection, line.connection = line.connection, None
+        if connection is not None:
+            self._source.give(connection, True)
+
+    def _close(self, connection: Connection) -> None:
+        self._source.give(connection, False)
 
 
 class Gate:
@@ -226,16 +230,20 @@ class Gate:
 
 
 class SqlThreads:
-    def __init__(self, session: Session, source: Source, listener: Callable[[Session], Listener | None]) -> None:
+    def __init__(self, session: Session, source: Pool | Source, listener: Callable[[Session], Listener | None]) -> None:
         self.session = session
         self.source = source
+        self.pool = source if isinstance(source, Pool) else Borrowed(source)
         self._make_listener = listener
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
+        # A pool of the user's has mutexes and counts that an exception out of a signal handler leaves wrong for good.
+        self._main = None if self.source is self.pool else MainThread(self.session.dialect.scheme)
         self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
+        self._begun = threading.Lock()
+        """The thread that listens has it. Nobody waits for it."""
         self._ready = False
         self._settled = Gate()
         self._known = Gate()
@@ -252,19 +260,17 @@ class SqlThreads:
         self.session.on_ring = callback
 
     def run(self, steps: Steps[T], limit: float) -> T:
+        return self._run(steps, limit) if self._main is None else self._main.run(self._run, steps, limit)
+
+    def _run(self, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
         try:
             request = next(steps)  # what is known already needs no connection
         except StopIteration as stop:
             known: T = stop.value
             return known
-        turn = Turn(rank(request))
-        with turn.life:
-            return self._run(request, steps, limit, ends, turn)
-
-    def _run(self, request: Any, steps: Steps[T], limit: float, ends: float, turn: Turn) -> T:
         try:
-            connection, new = self.source.take(limit, turn)
+            lent = self.pool.take(limit, rank(request))
         except BaseException as error:
             never_sent(steps)
             if isinstance(error, Broken):
@@ -273,9 +279,9 @@ class SqlThreads:
         ends = once_it_has_its_turn(ends, limit)
         good = False
         try:
-            if new:
-                carry_out(self.session.check(), connection, ends)
-            result = carry_out(self.session.statements(request, steps, ends), connection, ends)
+            if lent.new:
+                carry_out(self.session.check(), lent.connection, ends)
+            result = carry_out(self.session.statements(request, steps, ends), lent.connection, ends)
             good = True
             return result
         except Finished as finished:
@@ -284,40 +290,34 @@ class SqlThreads:
         except Broken as error:
             raise broken(error) from (error.__cause__ or error)
         except StoreError as error:  # after any other, it may be in the middle of an answer
-            good = not new and not isinstance(error, StoreUnavailable)
+            good = not lent.new and not isinstance(error, StoreUnavailable)
             raise
         finally:
-            steps.close()
-            self.source.give(connection, good)
+            try:
+                steps.close()
+            finally:
+                self.pool.give(lent, good)
 
     # Listening.
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
-        with self._mutex:
-            if self._closed.is_open:
+        if self._closed.is_open:
+            return False
+        if not self._begun.locked():
+            try:
+                start_thread("leasehold-sql", self._listen)
+            except RuntimeError:  # the process can have no more threads: waiters poll, the next one tries again
                 return False
-            if self._thread is None:
-                try:
-                    self._listener = self._make_listener(self.session)
-                except OSError:  # the process can open no more files
-                    return False
-                if self._listener is None:
-                    return False
-                self._thread = start_thread(self._listen, "leasehold-sql")
-                if self._thread is None:
-                    self._listener.close()
-                    self._listener = None
-                    return False
-        listener = self._listener
-        if attempt and listener is not None:
+        if attempt:
             self._settled.wait(READY_WITHIN)
-            listener.stand_by(attempt, busy)
+            if self._listener is not None:
+                self._listener.stand_by(attempt, busy)
         return self.session.hears(self._ready)
 
     def trouble_listening(self, limit: float) -> str:
         """Why no rings arrive; empty when they do. A connection that broke is tried again, until the limit is over."""
         if not self.listen("", None):
-            self._known.wait(limit if self._listener is not None else 0)
+            self._known.wait(limit)
         return "" if self._ready else self._trouble
 
     def forget(self, attempt: str) -> None:
@@ -326,8 +326,20 @@ class SqlThreads:
             self._listener.forget(attempt)
 
     def _listen(self) -> None:
-        listener, closed, settled, known = self._listener, self._closed, self._settled, self._known
-        assert listener is not None
+        begun, closed, settled, known = self._begun, self._closed, self._settled, self._known
+        if not begun.acquire(False):
+            return  # another listens already
+        self._thread = threading.current_thread()
+        try:
+            self._listener = listener = self._make_listener(self.session)
+        except OSError:  # the process can open no more files: the next one tries again
+            settled.open()
+            begun.release()
+            return
+        if listener is None:
+            settled.open()
+            known.open()
+            return
 
         def up() -> None:
             # Whatever was called before this moment has not been heard: have everyone look.
@@ -352,22 +364,22 @@ class SqlThreads:
             self._ready = False
             settled.open()
             closed.wait(pause)
+        listener.close()
 
     def close(self) -> None:
-        with self._mutex:
-            self._closed.open()
-            listener, thread = self._listener, self._thread
+        self._closed.open()
+        listener, thread = self._listener, self._thread
         if listener is not None and thread is not None:
             listener.stop()
             if thread is not threading.current_thread():
                 thread.join(2.0)
-                if not thread.is_alive():
-                    listener.close()
-        self.source.close()
+        self.pool.close()
+        if self._main is not None:
+            self._main.end()
 
     def after_fork(self) -> None:
         self.session.renew()
-        self.source.after_fork()
+        self.pool.after_fork()
         self._reset()
 
 

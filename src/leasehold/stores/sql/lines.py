@@ -1,0 +1,190 @@
+"""Who may use which connection of a pool, and who is next. Shared by the pools for threads and for asyncio.
+
+A pool has a fixed number of lines, each with a connection or the place for one. A line is idle, or on its way to
+whoever waits, or in use, and then only its user has it: one that an interrupted thread has dropped is collected, which
+closes its connection and makes room for another. So there is no mutex, and no count that must be put back.
+
+Those who ask for leases leave one line to those who renew, release and claim them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from ... import clock
+from ..turns import Queue
+from ..turns import Turn as PlainTurn
+from .store import Accept, Extend, Free, ReadOurs, Unlocked
+
+RENEW, GIVE, ASK = 0, 1, 2
+"""Ranks: what keeps leases; what claims and releases them; whatever asks for more, or only wants to know."""
+LOOK = {RENEW: 0.1, GIVE: 0.1, ASK: 0.5}
+"""Seconds after which a waiting thread looks for itself: one that was interrupted may have woken nobody."""
+RESERVED = 1
+"""Connections that those who ask for leases leave to the others."""
+FULL = 1.0
+"""For how long no further connection is tried after the server refused one and there were others."""
+
+C = TypeVar("C")
+
+
+def rank(request: Any) -> int:
+    """By what an operation asks for first."""
+    if isinstance(request, (Extend, Unlocked)):
+        return RENEW
+    return GIVE if isinstance(request, (Accept, Free, ReadOurs)) else ASK
+
+
+class Line(Generic[C]):
+    __slots__ = ("__weakref__", "_drop", "connection", "since")
+
+    def __init__(self, drop: Callable[[C], object]) -> None:
+        self._drop = drop
+        self.connection: C | None = None
+        self.since = 0.0
+        """When it was last used."""
+
+    def __del__(self) -> None:
+        if self.connection is not None:
+            self._drop(self.connection)
+
+
+class Turn(PlainTurn, Generic[C]):
+    """One operation's: it waits for a line, and has one while it works."""
+
+    __slots__ = ("box", "rank")
+
+    def __init__(self, rank: int, bell: Any) -> None:
+        super().__init__(bell)
+        self.rank = rank
+        self.box: list[Line[C]] = []
+        """Where others put a line for it. Whoever takes one out has it: that is one call of C."""
+
+
+class Lent(NamedTuple, Generic[C]):
+    connection: C
+    new: bool
+    """Whether it has to be checked."""
+    lines: Lines[C]
+    turn: Turn[C]
+    line: Line[C]
+
+
+class Lines(Generic[C]):
+    """``drop`` closes a connection that was dropped, without waiting for anything."""
+
+    def __init__(self, size: int, drop: Callable[[C], object]) -> None:
+        self._size = size
+        self._drop = drop
+        self._queues: tuple[Queue[Turn[C]], ...] = Queue(), Queue(), Queue()
+        self._alive: deque[weakref.ref[Line[C]]] = deque()
+        self._idle: list[Line[C]] = []
+        """Those with a connection last, and of these the one that was used last."""
+        self._most = size
+        self._full_until = 0.0
+
+    def join(self, turn: Turn[C]) -> None:
+        self._queues[turn.rank].join(turn)
+
+    def line_for(self, turn: Turn[C]) -> Line[C] | None:
+        """The line that a turn may use now, which is then its user's alone."""
+        try:
+            return turn.box.pop()
+        except IndexError:
+            return self._take() if self._queues[turn.rank].has(turn, self._room(turn.rank)) else None
+
+    def over(self, turn: Turn[C], line: Line[C] | None) -> None:
+        """It has ended, or has given up. The line is fit for further use."""
+        if line is not None:
+            self._put(line)
+        self._queues[turn.rank].leave(turn)
+        self._empty(turn)
+        self.serve()
+
+    def serve(self) -> None:
+        """Hand what is free to those who have waited longest: who has just come must not be faster."""
+        for rank, queue in enumerate(self._queues):
+            for turn in queue.waiting(self._room(rank)):
+                if turn.box:
+                    continue
+                line = self._take()
+                if line is None:
+                    return
+                turn.box.append(line)
+                turn.bell.ring()
+                if not queue.has(turn):
+                    self._empty(turn)
+
+    def anew(self) -> Lines[C]:
+        return Lines(self._size, self._drop)
+
+    def full(self, line: Line[C]) -> bool:
+        """The server refused a connection because it has too many. Whether there are others of ours to wait for."""
+        others = self.others(line)
+        self._put(line)
+        if others:
+            self._most, self._full_until = others, clock.now() + FULL
+        return others > 0
+
+    def others(self, line: Line[C] | None = None) -> int:
+        """How many connections there are beside the line's, also those that are being opened."""
+        idle = list(self._idle)
+        others = [each for each in self.all() if each is not line]
+        return sum(each.connection is not None or each not in idle for each in others)
+
+    def all(self) -> list[Line[C]]:
+        return [line for ref in list(self._alive) if (line := ref()) is not None]
+
+    def idle(self) -> list[Line[C]]:
+        """Take out those that are not in use."""
+        found: list[Line[C]] = []
+        while self._idle:
+            try:
+                found.append(self._idle.pop())
+            except IndexError:
+                break
+        return found
+
+    def waiting(self) -> list[Turn[C]]:
+        return [turn for queue in self._queues for turn in queue.waiting(2**31)]
+
+    def _room(self, rank: int) -> int:
+        """How many turns of a rank can have a line at once."""
+        most = self._most if clock.now() < self._full_until else self._size
+        return max(1, most - RESERVED) if rank == ASK else most
+
+    def _take(self) -> Line[C] | None:
+        """The line that was used last, else a new one if there may be one more."""
+        full = clock.now() < self._full_until
+        try:
+            line = self._idle.pop()
+        except IndexError:
+            if full:
+                return None
+            line = Line(self._drop)
+            self._alive.append(weakref.ref(line, self._alive.remove))
+            try:
+                self._alive.index(weakref.ref(line), 0, self._size)
+            except ValueError:
+                return None
+            return line
+        if line.connection is None and full:
+            self._put(line)
+            return None
+        return line
+
+    def _put(self, line: Line[C]) -> None:
+        if line.connection is None:
+            self._idle.insert(0, line)
+        else:
+            self._idle.append(line)
+
+    def _empty(self, turn: Turn[C]) -> None:
+        try:
+            while True:
+                self._put(turn.box.pop())
+        except IndexError:
+            pass
