@@ -36,7 +36,7 @@ class Row(NamedTuple):
     foreign: bool = False
     """Whether it was written under another boot id: in an earlier boot, or in a container with one of its own."""
     fault: StoreNotReady | None = None
-    """Why it cannot be read. Only a Page is answered with such rows."""
+    """Why it cannot be read. Only requests for several rows are answered with such."""
 
 
 # Requests that an entries driver answers.

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import StoreNotReady
 from ...protocol import Renewal
+from ..forms import MOST
 from ..sql.dialect import BELOW, SELECTED, Dialect, Hint, Result, Statement, after_all_with
 from ..sql.rows import ALL_COLUMNS, CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 
@@ -184,6 +185,13 @@ _WRITE_NOTE = f"""UPDATE {{table}} SET note = %(note)s, version = version + 1, u
     expires_day = IF(%(note)s IS NULL, expires DIV {DAY}, {NEVER})
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s AND {_WRITES}"""
 
+# What was damaged is free, and keeps its note. A token that cannot have been one of ours is not gone on from.
+_MEND = f"""UPDATE {{table}} SET
+    format = {FORMAT}, version = {_NOW}, token = IF(token BETWEEN 0 AND {MOST - 1}, token, 0),
+    attempt = '', session = '', owner = '', kind = '', data = NULL, state = 0, acquired = 0, expires = {_NOW},
+    expires_day = IF(note IS NULL, {_NOW} DIV {DAY}, {NEVER}), more = NULL, updated = {_NOW}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND format <= {FORMAT} AND {_IN_TIME}"""
+
 _DEAD = f"expires_day < {_NOW} DIV {DAY} - 1"
 _PURGE = f"DELETE FROM {{table}} WHERE {_DEAD} AND more IS NULL AND note IS NULL ORDER BY expires_day LIMIT 1000"
 _LEFTOVERS = f"""SELECT name FROM {{table}} WHERE {_DEAD} AND more IS NOT NULL
@@ -240,7 +248,7 @@ class MySQL(Dialect):
         self.ACCEPT, self.READ_NOTE, self.WRITE_NOTE = of(_ACCEPT), of(_READ_NOTE), of(_WRITE_NOTE)
         self.CHECK_HELD, self.CAN_HOLD, self.HOLD = of(_CHECK_HELD), of(_LOOK), of(_HOLD)
         self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
-        self.ADD_NOTE, self.INDEX = of(_ADD_NOTE), of(_INDEX)
+        self.ADD_NOTE, self.INDEX, self.MEND = of(_ADD_NOTE), of(_INDEX), of(_MEND)
 
     def schema(self) -> Sequence[str]:
         return (_SCHEMA.replace("{table}", self.quoted),)
@@ -299,7 +307,7 @@ class MySQL(Dialect):
         return {"namespace": hexed(namespace), "name": hexed(name)}
 
     def text(self, name: Any) -> str:
-        return bytes(name).decode()
+        return bytes(name).decode(errors="surrogateescape")
 
     def taken(self, result: Result) -> int:
         return result.last_id if result.touched else 0
@@ -394,7 +402,7 @@ def asleep(session: str) -> str:
 
 
 def hexed(text: str) -> str:
-    return text.encode().hex()
+    return text.encode(errors="surrogateescape").hex()  # names of others may be any bytes
 
 
 def _words(value: Any) -> str:
