@@ -76,7 +76,7 @@ MUTANTS = [
     Mutant(
         "a renewal revives a lease that was past its deadline",
         "lease.py",
-        "if self._end is not None or self._core.now() >= self._deadline:\n                return",
+        "if self._end is not None or now >= self._deadline:\n                return",
         "if self._end is not None and self._end != EXPIRED:\n                return\n            self._end = None",
     ),
     Mutant(
