@@ -10,6 +10,8 @@ MAX_NAME = 512
 MAX_LABEL = 64
 MAX_OWNER = 256
 MAX_DATA = 4096
+MAX_PERMITS = 1_000_000
+"""Of a semaphore; also how many readers a read/write lock has room for."""
 
 
 def text(value: object, what: str, longest: int, shortest: int = 1) -> str:

@@ -31,7 +31,7 @@ EXIT_LIMIT = 1.0
 """How long the interpreter's exit may be held up by giving back what is held."""
 
 
-MOST_PERMITS = READERS = 1_000_000
+READERS = checks.MAX_PERMITS
 """The capacity of a read/write lock: as many readers as there may be at once."""
 
 
@@ -86,9 +86,10 @@ class Core:
         self.asking: dict[str, Bell] = {}
         self.unsettled: deque[Unsettled] = deque()
         self.urgent: set[str] = set()
-        self.next_look = self.next_deadline = float("inf")
+        self.next_look = self.next_deadline = float("inf")  # written by those who sleep until then, keeper and timer
         self.cadence = float("inf")
-        self.soonest = float("inf")  # how soon one of the leases that came since the keeper's last look was due
+        # How soon one of the leases that came since the keeper's last look was due, or the timer's ended.
+        self.soonest = self.shortest = float("inf")
         self.keeping = False
         self.finished = False
         self.giving: set[str] = set()  # attempts that are being released just now
@@ -156,8 +157,8 @@ class Core:
         self.need("semaphore")
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise TypeError(f"limit must be an int, not {type(limit).__name__}")
-        if not 1 <= limit <= MOST_PERMITS:
-            raise ValueError(f"limit must be 1 to {MOST_PERMITS}, not {limit}")
+        if not 1 <= limit <= checks.MAX_PERMITS:
+            raise ValueError(f"limit must be 1 to {checks.MAX_PERMITS}, not {limit}")
         spec = self.lock_spec("semaphore", name, {"kind": "semaphore", **options})
         return spec._replace(shape="semaphore", limit=limit)
 
@@ -216,23 +217,21 @@ class Core:
         return leases
 
     def reckon(self, lease: BaseLease) -> None:
-        """The lease has a new deadline and is due anew: tell timer and keeper, if that comes before all else."""
+        """The lease has a new deadline and is due anew: tell timer and keeper, if they would sleep longer.
+
+        Nothing is noted here of what they were told: an interrupt before that would keep the next lease from it, too.
+        """
         every = lease._spec.timing.renew_every
-        with self.mutex:
-            due, deadline = lease._due, lease._deadline
-            if every < self.cadence:
-                self.cadence = every
-            if due - lease._sent < self.soonest:
-                self.soonest = due - lease._sent
-            ends_first = deadline < self.next_deadline
-            if ends_first:
-                self.next_deadline = deadline
-            due_first = due < self.next_look or not self.keeping
-            if due_first:
-                self.next_look = due
-        if ends_first:
+        due, deadline, sent = lease._due, lease._deadline, lease._sent
+        if every < self.cadence:
+            self.cadence = every
+        if due - sent < self.soonest:
+            self.soonest = due - sent
+        if deadline - sent < self.shortest:
+            self.shortest = deadline - sent
+        if deadline < self.next_deadline:
             self.watch_deadline()
-        if due_first:
+        if due < self.next_look or not self.keeping:
             self.wake_keeper()
 
     def end(self, lease: BaseLease, reason: str) -> bool:
@@ -266,13 +265,15 @@ class Core:
         """End what is past its deadline and find the next one. The timer's part: no I/O, nothing that may block."""
         now = self.now()
         overdue = []
-        with self.mutex:
-            self.next_deadline = float("inf")
-            for lease in self.held():
-                if lease._deadline <= now:
-                    overdue.append(lease)
-                elif lease._deadline < self.next_deadline:
-                    self.next_deadline = lease._deadline
+        self.next_deadline = float("inf")  # until it is known: a lease that comes now is seen here, or tells us
+        # While leases come and go, look again when another such that comes now would end: then none has to wake us.
+        soonest, self.shortest = now + self.shortest, float("inf")
+        for lease in self.held():
+            if lease._deadline <= now:
+                overdue.append(lease)
+            elif lease._deadline < soonest:
+                soonest = lease._deadline
+        self.next_deadline = soonest
         lost = [lease for lease in overdue if self.end(lease, lease._why_expired(now))]
         if lost:
             self.report_aside(lost)
@@ -292,14 +293,14 @@ class Core:
                     _ring(bell)
             if held := [lease._claim.attempt for lease in self.held() if lease._due != float("inf")]:
                 self.urgent.update(held)
-                self.look_now()
+                self.wake_keeper()
             return
         waiting = self.asking.get(attempt)
         if waiting is not None:
             _ring(waiting, news)
         elif attempt in self.leases:
             self.urgent.add(attempt)
-            self.look_now()
+            self.wake_keeper()
 
     def settle(self, owed: Unsettled) -> None:
         """Have the keeper give something back. Takes no lock when the keeper runs: destructors come here."""
@@ -310,7 +311,7 @@ class Core:
         """Have the keeper give back now what is owed."""
         if self.closed is None:
             try:
-                self.look_now()
+                self.wake_keeper()
             except RuntimeError:
                 pass  # no thread can be started for the keeper: it is given back when the next one needs it
 
@@ -329,14 +330,10 @@ class Core:
             if self.unsettled:  # a destructor came in between
                 _owing.add(self)
 
-    def look_now(self) -> None:
-        self.next_look = min(self.next_look, self.now())
-        self.wake_keeper()
-
     # Where time other than the machine's comes in: a simulation has a timer of its own, and no threads.
 
     def watch_deadline(self) -> None:
-        """See to it that ``expire`` is called at ``next_deadline``."""
+        """See to it that ``expire`` is called, now and then at ``next_deadline``."""
         timer.watch(self)
 
     def report_aside(self, lost: list[BaseLease]) -> None:

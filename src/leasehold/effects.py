@@ -27,8 +27,6 @@ class Wait(NamedTuple):
 
     bell: Bell
     seconds: float | None
-    pushed: bool = False
-    """Whether it is the store's push that is to ring it."""
 
 
 class Listen(NamedTuple):

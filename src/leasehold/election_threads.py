@@ -11,6 +11,7 @@ from .election import BaseElection, BaseTerm, next_leader, watch
 from .errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
 from .lock import Lease, Locks
 from .model import LeaseInfo
+from .starting import start_thread
 from .threads import Cancel, Stop, ThreadCore
 from .typed import Any, TypeVar
 
@@ -78,8 +79,7 @@ class Election(BaseElection):
                     term.end("nobody wants it any more")
                     return None
                 # A leader that nobody could stop in time must not lead: if there is no thread for that, this fails.
-                args = (watch(self._core, term),)
-                threading.Thread(target=self._core.drive, args=args, name="leasehold-term", daemon=True).start()
+                start_thread("leasehold-term", self._core.drive, watch(self._core, term))
                 try:
                     result = callback(term)
                     checks.has_run(result, "the callback of election")

@@ -150,7 +150,7 @@ def acquire(
                 pauses = pauses or policy.pauses(spec.poll, spec.backoff)
                 pause = _poll(spec, reply, next(pauses))
             look = core.now() + (pause if reply.look is None else min(pause, reply.look))
-            handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell, pushed)
+            handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell)
             taken = None if handed is None else _handed(core, spec, ask, handed, reply, sent)
             if taken is not None:
                 core.check_giving_out()
@@ -230,11 +230,11 @@ def _poll(spec: Spec, busy: Busy, pause: float) -> float:
     return pause if busy.place is None else min(pause, max(spec.poll[0], policy.FIRST_TERM / 2))
 
 
-def _wait(core: Core, busy: Busy, look: float, bell: Bell, pushed: bool) -> Effects[Grant | None]:
+def _wait(core: Core, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:
     """Sleep until there is reason to ask again, at ``look`` at the latest. A push may bring the lease itself."""
     until = min(look, _over(core, busy))
     while True:
-        yield Wait(bell, max(0.0, until - core.now()), pushed)
+        yield Wait(bell, max(0.0, until - core.now()))
         news, bell.news = bell.news, None
         if not isinstance(news, Busy):
             return news

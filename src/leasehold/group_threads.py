@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 from .group import BaseGroup, Member, Roster, Watch, leases_of, members
 from .kinds import release_all
 from .lock import Lease
 from .log import ERROR, log
 from .model import LeaseInfo
+from .starting import start_thread
 from .threads import ThreadCore
 from .typed import Any
 
@@ -45,7 +44,7 @@ class Group(BaseGroup):
         return [each for each in found if each.name != self.name]
 
     def _start(self, watch: Watch) -> None:
-        threading.Thread(target=_tell, args=(self._core, watch), name="leasehold-group", daemon=True).start()
+        start_thread("leasehold-group", _tell, self._core, watch)
 
 
 def _tell(core: ThreadCore, watch: Watch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from . import checks, policy
-from .core import MOST_PERMITS, READERS
+from .core import READERS
 from .lease import BaseLease
 from .spec import Spec
 from .stores import forms
@@ -80,7 +80,7 @@ def _check(
     if not isinstance(attempt, str) or not re.fullmatch("[0-9a-f]{32}", attempt):
         raise ValueError("attempt is not 32 hexadecimal digits")
     forms.number(token, "token", 0, forms.MOST - 1)
-    limits = {"lock": range(1, 2), "semaphore": range(1, MOST_PERMITS + 1), "rwlock": range(READERS, READERS + 1)}
+    limits = {"lock": range(1, 2), "semaphore": range(1, checks.MAX_PERMITS + 1), "rwlock": range(READERS, READERS + 1)}
     if not isinstance(shape, str) or shape not in limits:
         raise ValueError(f"shape is not one of {', '.join(limits)}")
     most = forms.number(limit, "limit", limits[shape].start, limits[shape].stop - 1)

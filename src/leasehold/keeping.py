@@ -63,12 +63,12 @@ def _limit(core: Core, ends: float) -> float:
 def _next_look(core: Core) -> float | None:
     """Note when the keeper has to look again, and how long that is."""
     now = core.now()
-    with core.mutex:  # a lease that is added meanwhile must see either no look, or the right one
-        # While leases come and go, look again when another such that comes now would be due: then none has to wake us.
-        due = min(_next_due(core), now + core.soonest)
-        core.soonest = float("inf")
-        core.next_look = min(due, now + RETRY * 2) if core.unsettled else due
-        return None if core.next_look == float("inf") else max(0.0, core.next_look - now)
+    core.next_look = float("inf")  # until it is known: a lease that comes now is seen here, or wakes us
+    # While leases come and go, look again when another such that comes now would be due: then none has to wake us.
+    soonest, core.soonest = now + core.soonest, float("inf")
+    due = min(_next_due(core), soonest)
+    core.next_look = look = min(due, now + RETRY * 2) if core.unsettled else due
+    return None if look == float("inf") else max(0.0, look - now)
 
 
 def _renew_due(core: Core) -> Effects[None]:

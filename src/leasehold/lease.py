@@ -170,7 +170,7 @@ class BaseLease:
         checks.callback(callback, "on_lost", tasks=self._core.cancel_on_loss)
         with self._core.mutex:
             if self._end is None:
-                self._callbacks.append(callback)
+                self._callbacks += [callback]  # no call, in which a signal handler could come and wait
                 return
         if self._end != RELEASED:
             self._call([callback])

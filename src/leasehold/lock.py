@@ -8,15 +8,17 @@ import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from . import checks, engine, keeping
+from . import checks, clock, engine, keeping
+from .bells import ThreadBell
 from .core import aside
 from .errors import AcquireTimeout, LeaseLost, StoreError, StoreUnavailable
-from .lease import HANDED_OVER, RELEASED, BaseLease, enter, leave, pop_block
+from .lease import HANDED_OVER, BaseLease, enter, leave, pop_block
 from .log import ERROR, log
 from .model import Counters, Event, LeaseInfo, LockMetrics
 from .protocol import Holding
 from .spec import Spec
 from .threads import ThreadCore
+from .timer import NAP
 from .typed import TYPE_CHECKING, Any, Self, TypeVar
 
 if TYPE_CHECKING:
@@ -336,14 +338,17 @@ class Lease(BaseLease):
     @property
     def lost(self) -> threading.Event:
         """Set when the lease is lost; never after a clean release."""
-        with self._core.mutex:
-            event: LostEvent | None = self._lost() if self._lost is not None else None
-            if event is None:
-                event = LostEvent(self)
-                self._lost = weakref.ref(event)
-                if self._end is not None and self._end != RELEASED:
-                    event.set()
-        return event
+        while True:
+            seen = self._lost
+            event: LostEvent | None = seen() if seen is not None else None
+            if event is not None:
+                return event
+            event = LostEvent(self)
+            ref = weakref.ref(event)
+            with self._core.mutex:
+                if self._lost is seen:  # else another was faster
+                    self._lost = ref
+                    return event
 
     def renew(self, ttl: float | None = None) -> None:
         """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused.
@@ -449,14 +454,35 @@ class LostEvent(threading.Event):
     """An event that tells the truth by the clock, also before the timer has come to set it.
 
     It holds the lease; the lease holds it weakly. So there is no cycle, and an event costs nothing until asked for.
+    Nothing of ``threading.Event`` is used but its name: a waiter that is interrupted can leave that one's mutex locked.
     """
 
     def __init__(self, lease: Lease) -> None:
-        super().__init__()
         self._lease = lease
+        self._waiting: dict[ThreadBell, None] = {}
 
     def is_set(self) -> bool:
         return self._lease.lost_reason is not None
 
+    def set(self) -> None:
+        for bell in list(self._waiting):
+            bell.ring()
+
+    def clear(self) -> None:
+        """A loss is final."""
+
     def wait(self, timeout: float | None = None) -> bool:
-        return self.is_set() or super().wait(timeout) or self.is_set()
+        ends = None if timeout is None else clock.now() + timeout
+        bell = ThreadBell()
+        self._waiting[bell] = None
+        try:
+            # Whoever was to wake us may have been interrupted just before that: so look, too.
+            while not self.is_set():
+                left = NAP if ends is None else min(NAP, ends - clock.now())
+                if left <= 0:
+                    return False
+                if bell.wait(left):
+                    return True
+            return True
+        finally:
+            self._waiting.pop(bell, None)

@@ -20,6 +20,7 @@ from .core import Core
 from .drain import LOOK, drain
 from .errors import ShuttingDown
 from .log import ERROR, INFO, log
+from .starting import Life, start_thread
 from .typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class ThreadDrain(Drain):
     core: ThreadCore
 
     def begin(self) -> None:
-        threading.Thread(target=self._drain, name="leasehold-drain", daemon=True).start()
+        start_thread("leasehold-drain", self._drain)
 
     def _drain(self) -> None:
         try:
@@ -114,7 +115,7 @@ class _Shutdown:
         self.ending: BaseException | None = None
         self.over = threading.Event()
         self.bell = ThreadBell()
-        self.thread: threading.Thread | None = None
+        self.thread: Life | None = None
         for each in self.taking_part:
             each.begun, each.done = False, threading.Event()
 
@@ -200,8 +201,7 @@ class _Shutdown:
 
     def _start(self) -> None:
         if self.thread is None:
-            self.thread = threading.Thread(target=self._drain, name="leasehold-signals", daemon=True)
-            self.thread.start()
+            self.thread = start_thread("leasehold-signals", self._drain)
 
     def _drain(self) -> None:
         """The thread: wait for the first signal, drain all, and if the process is to end by us, end it."""

@@ -1,24 +1,63 @@
-"""How the library starts its threads."""
+"""How the library starts its threads, and waits for their end."""
 
 from __future__ import annotations
 
 import _thread
 import threading
 from collections.abc import Callable
+from types import TracebackType
 
 
-def start_thread(name: str, function: Callable[..., object], *args: object) -> None:
+class Life:
+    """Entered by a thread for as long as it runs; other threads wait for its end, on a bare lock."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._thread: int | None = None
+        self._end = _thread.allocate_lock()
+        self._end.acquire()
+
+    def __enter__(self) -> Life:
+        self._thread = _thread.get_ident()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ended = True
+        self._end.release()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether it is that of the thread which asks."""
+        return self._thread == _thread.get_ident() and not self.ended
+
+    def join(self, seconds: float | None = None) -> bool:
+        """Wait until it has ended; not at all in the thread itself. True when it has."""
+        limit = -1 if seconds is None else min(max(seconds, 0.0), 1e6)
+        if not self.ended and not self.is_mine and self._end.acquire(timeout=limit):
+            self._end.release()
+        return self.ended
+
+
+def start_thread(name: str, function: Callable[..., object], *args: object) -> Life:
     """Run the function in a daemon thread. Raises RuntimeError when the system has no thread to give.
 
     ``Thread.start()`` waits for the new thread on an event. An exception out of a signal handler in that wait can leave
     the event's mutex locked, and the new thread waits for it for ever. So a bare thread, which no signal handler
     interrupts, starts the proper one.
     """
-    _thread.start_new_thread(_begin, (name, function, args))
+    life = Life()
+    _thread.start_new_thread(_begin, (name, function, args, life))
+    return life
 
 
-def _begin(name: str, function: Callable[..., object], args: tuple[object, ...]) -> None:
+def _begin(name: str, function: Callable[..., object], args: tuple[object, ...], life: Life) -> None:
+    def run() -> None:
+        with life:
+            function(*args)
+
     try:
-        threading.Thread(target=function, args=args, name=name, daemon=True).start()
+        threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:  # no second thread to be had: this one does as well
-        function(*args)
+        run()

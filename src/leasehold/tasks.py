@@ -268,7 +268,7 @@ class TaskCore(Core):
 
     def report(self, lost: list[BaseLease]) -> None:
         """Tell what the timer ended; and if that was because the loop is blocked, for how long and where."""
-        overdue = self.now() - self.next_look
+        overdue = self.now() - min(lease._due for lease in lost)
         awake = threading.Event()
         self.in_loop(awake.set)
         if any(lease._spec.timing.renew for lease in lost) and not awake.wait(BLOCKED):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 
 from . import clock, engine, keeping, policy
@@ -15,15 +16,47 @@ from .log import ERROR, log
 from .model import Event
 from .protocol import Ask, Reply, Store, ThreadDriver
 from .spec import Spec
-from .starting import start_thread
-from .typed import Any, TypeAlias, TypeVar
+from .starting import Life, start_thread
+from .typed import Any, TypeVar
 
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)
-Sleep: TypeAlias = Callable[[ThreadBell, float | None], bool]
 
 CANCEL_SLICE = 0.05
 """How often a wait with a ``cancel`` event looks at it."""
+
+
+class _Call:
+    """A call in a thread of its own, whose caller may go away. All it waits on is bare locks."""
+
+    def __init__(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
+        self._function, self._args = function, args
+        self._begun = allocate_lock()
+        self._over = allocate_lock()
+        self._over.acquire()
+        self._done = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def make(self) -> None:
+        if not self._begun.acquire(False):
+            return  # it was withdrawn
+        try:
+            self.result = self._function(*self._args)
+        except BaseException as error:
+            self.error = error
+        self._done = True
+        self._over.release()
+
+    def withdraw(self) -> bool:
+        """False when the call has begun; else it never will."""
+        return self._begun.acquire(False)
+
+    def wait(self, seconds: float) -> bool:
+        """True when the call is over."""
+        if not self._done and self._over.acquire(timeout=seconds):
+            self._over.release()
+        return self._done
 
 
 class Stop(threading.Event):
@@ -46,19 +79,19 @@ class Cancel:
         if not hasattr(event, "is_set"):
             raise TypeError(f"cancel must be a threading.Event, not {type(event).__name__}")
         self._event = event
-        self.under_way: threading.Event | None = None
-        """Set when the store call that was left in the middle is over; None when none was."""
+        self.under_way: _Call | None = None
+        """The store call that was left in the middle; None when none was."""
 
     def check(self) -> None:
         if self._event.is_set():
             raise AcquireCancelled("the cancel event was set before the lease was had")
 
-    def wait(self, sleep: Sleep, bell: ThreadBell, seconds: float | None) -> bool:
+    def wait(self, bell: ThreadBell, seconds: float | None) -> bool:
         if isinstance(self._event, Stop):
             try:
                 self._event.bells.add(bell)
                 self.check()
-                rung = sleep(bell, seconds)
+                rung = bell.wait(seconds)
             finally:
                 self._event.bells.discard(bell)
             self.check()
@@ -69,35 +102,20 @@ class Cancel:
             left = CANCEL_SLICE if end is None else min(CANCEL_SLICE, end - clock.now())
             if left <= 0:
                 return False
-            if sleep(bell, left):
+            if bell.wait(left):
                 return True
 
     def run(self, function: Callable[..., T], *args: object) -> T:
         """Call the function in a thread of its own, and leave it there when the event is set."""
-        outcome: list[tuple[T | None, BaseException | None]] = []
-        over = threading.Event()
-
-        def work() -> None:
-            try:
-                outcome.append((function(*args), None))
-            except BaseException as error:
-                outcome.append((None, error))
-            finally:
-                over.set()
-
-        self.under_way = over
-        try:
-            start_thread("leasehold-call", work)
-        except RuntimeError:
-            self.under_way = None  # there is no call to wait for
-            raise
-        while not over.wait(CANCEL_SLICE):
+        self.under_way = call = _Call(function, args)
+        start_thread("leasehold-call", call.make)
+        while not call.wait(CANCEL_SLICE):
             self.check()
         self.under_way = None
-        result, error = outcome[0]
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]  # there is one, or an error
+        if call.error is not None:
+            raise call.error
+        result: T = call.result
+        return result
 
 
 class ThreadCore(Core):
@@ -124,14 +142,12 @@ class ThreadCore(Core):
             defaults=defaults,
             cancel_on_loss=False,
         )
-        # A driver may have a way of its own to sleep until a push rings the bell.
-        self.await_push: Sleep = getattr(driver, "await_push", ThreadBell.wait)
 
     def reset(self) -> None:
         super().reset()
         self.bell = ThreadBell()
         self.closing = threading.RLock()
-        self.keeper: threading.Thread | None = None
+        self.keeper: Life | None = None
         self.events: Any = None
 
     def new_bell(self) -> ThreadBell:
@@ -163,10 +179,9 @@ class ThreadCore(Core):
             return run(*effect) if cancel is None else cancel.run(run, *effect)
         if isinstance(effect, Listen):
             return self.driver.listen(effect.attempt, effect.busy)
-        bell, seconds, pushed = effect
+        bell, seconds = effect
         assert isinstance(bell, ThreadBell)
-        sleep = self.await_push if pushed else ThreadBell.wait
-        return sleep(bell, seconds) if cancel is None else cancel.wait(sleep, bell, seconds)
+        return bell.wait(seconds) if cancel is None else cancel.wait(bell, seconds)
 
     def call(self, steps: Any) -> Any:
         self.check_open()
@@ -234,8 +249,12 @@ class ThreadCore(Core):
     def _give_up(self, asks: Sequence[Ask], error: BaseException, cancel: Cancel | None) -> None:
         """Give back what a failed acquire may have left."""
         under_way = None if cancel is None else cancel.under_way
-        if under_way is not None:
-            aside("leasehold-cancelled", self._abandon_after, under_way, asks, error)
+        if under_way is not None and not under_way.withdraw():
+            try:
+                aside("leasehold-cancelled", self._abandon_after, under_way, asks, error)
+            except BaseException:
+                self._forget(asks)
+                raise
             return
         try:
             if engine.owes(asks[0], error):
@@ -243,10 +262,11 @@ class ThreadCore(Core):
         finally:
             self._forget(asks)
 
-    def _abandon_after(self, over: threading.Event, asks: Sequence[Ask], error: BaseException) -> None:
+    def _abandon_after(self, call: _Call, asks: Sequence[Ask], error: BaseException) -> None:
         """Give back what a call brings that nobody waits for any more: after it is over, or it would come later."""
         try:
-            over.wait()
+            while not call.wait(1.0):
+                pass
             self.drive(engine.abandon(self, asks, error))
         finally:
             self._forget(asks)
@@ -254,6 +274,7 @@ class ThreadCore(Core):
     def _forget(self, asks: Sequence[Ask]) -> None:
         for ask in asks:
             self.asking.pop(ask.attempt, None)
+            self.driver.forget(ask.attempt)  # again: an interrupt may have come just when the engine did
 
     # The keeper and the events, each in a daemon thread that starts when first needed.
 
@@ -270,13 +291,15 @@ class ThreadCore(Core):
         self.bell.ring()
 
     def _keep(self) -> None:
+        life = Life()
         with self.mutex:
             if self.keeper is not None:
                 return  # an interrupt came just after the keeper was started, and another was started for it
-            self.keeper, self.keeping = threading.current_thread(), True
-        self.drive(keeping.keep(self, self.bell))
-        if self.dropped and self.closed is None:
-            self.close()
+            self.keeper, self.keeping = life, True
+        with life:
+            self.drive(keeping.keep(self, self.bell))
+            if self.dropped and self.closed is None:
+                self.close()
 
     def drop(self) -> None:
         """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
@@ -329,7 +352,7 @@ class ThreadCore(Core):
             self.closed = self.closed or "this Locks is closed"
             self.drive(keeping.close(self, limit, ThreadBell()))
             self.bell.ring()
-            if self.keeper is not None and self.keeper is not threading.current_thread():
+            if self.keeper is not None:
                 self.keeper.join(max(0.0, ends - self.now()))
             if self.events is not None:
                 self.events.put(None)

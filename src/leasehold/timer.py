@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator
 
 from .bells import ThreadBell
 from .log import ERROR, log
@@ -27,11 +26,11 @@ class Timer:
         self._mutex = threading.RLock()  # a signal handler or a destructor may come in the middle and acquire a lease
         self._bell = ThreadBell()
         self._runs = False
-        self._cores: dict[int, weakref.ref[Core]] = {}
+        self._cores: dict[weakref.ref[Core], None] = {}
 
     def watch(self, core: Core) -> None:
-        """See to it that ``core.expire()`` is called at ``core.next_deadline``."""
-        self._cores[id(core)] = weakref.ref(core)
+        """See to it that ``core.expire()`` is called, now and then at ``core.next_deadline``."""
+        self._cores[weakref.ref(core)] = None
         if not self._runs:
             start_thread("leasehold-timer", self._run)
         self._bell.ring()
@@ -41,28 +40,35 @@ class Timer:
             if self._runs:
                 return  # two asked for the first deadline at once
             self._runs = True
-        while True:
-            pause = min((self._next(core) for core in self._watched()), default=float("inf"))
-            self._bell.wait(None if pause == float("inf") else min(NAP, pause))
-
-    def _watched(self) -> Iterator[Core]:
-        for key in list(self._cores):  # (a copy of the items is no copy in one go: a destructor may come in its middle)
-            ref = self._cores.get(key)
-            core = None if ref is None else ref()
-            if core is not None:
-                yield core
-            elif self._cores.get(key) is ref:
-                self._cores.pop(key, None)
-
-    def _next(self, core: Core) -> float:
-        """Fire what is due; the seconds until the next deadline."""
         try:
-            if core.next_deadline <= core.now():
-                core.expire()
-        except Exception as error:  # a timer that dies would tell nobody of a loss any more
-            log(ERROR, "the timer failed on a deadline; retrying: %s", error, exc=error)
-            return NAP
-        return core.next_deadline - core.now()
+            rang = True
+            while True:
+                rang = self._bell.wait(self._turn(rang))
+        finally:
+            self._runs = False  # whoever has the next deadline starts another
+
+    def _turn(self, rang: bool) -> float | None:
+        """Fire what is due; the seconds until the next deadline, at most NAP, or None. Must not fail: a timer that
+        dies would tell nobody of a loss any more."""
+        pause = float("inf")
+        for ref in list(self._cores):  # a copy in one go: a destructor may come and acquire
+            core = ref()
+            try:
+                if core is None:
+                    self._cores.pop(ref, None)
+                    continue
+                if rang or core.next_deadline <= core.now():
+                    core.expire()
+                pause = min(pause, core.next_deadline - core.now())
+            except Exception as error:
+                pause = NAP
+                if core is not None:
+                    core.next_deadline = float("-inf")  # unknown: look for it again
+                try:
+                    log(ERROR, "the timer failed on a deadline; retrying: %s", error, exc=error)
+                except Exception:  # somebody's log handler
+                    pass
+        return None if pause == float("inf") else min(NAP, pause)
 
 
 timer = Timer()

@@ -135,7 +135,7 @@ def test_a_chosen_ttl_stands_whatever_the_keeper_renews_meanwhile(first: str, de
 
         def keeper() -> None:
             core.urgent.add(lease._claim.attempt)
-            core.look_now()
+            core.wake_keeper()
 
         for number, ask in enumerate([user, keeper] if first == "user" else [keeper, user]):
             faults.delay_answer(delays[number], "renew", times=1)

@@ -38,7 +38,7 @@ MADE: dict[type[Exception], Callable[[], Exception]] = {
     leasehold.StoreNotReady: lambda: leasehold.StoreNotReady("no table"),
     fence.StaleToken: lambda: fence.StaleToken("x", 5),
     OnceFailed: lambda: OnceFailed(OUTCOME),
-    NoTurn: lambda: NoTurn(5, 0.0, 1.0),
+    NoTurn: lambda: NoTurn(5, 0.0, 1.0, None),
     TooManyOutcomes: lambda: TooManyOutcomes("no room"),
 }
 

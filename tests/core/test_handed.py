@@ -118,7 +118,7 @@ def test_news_that_are_older_than_the_answer_are_no_news(told_at: int | None, wa
     """A call that came while the answer was on its way: whoever was granted it then has less left by now."""
     bell = ThreadBell()
     bell.news = Busy(None, 0, 0.7, now=told_at)
-    waiting = engine._wait(FakeCore(T0), Busy(None, 0, 0.1, (), S0), T0 + 5, bell, True)  # type: ignore[arg-type]
+    waiting = engine._wait(FakeCore(T0), Busy(None, 0, 0.1, (), S0), T0 + 5, bell)  # type: ignore[arg-type]
     assert next(waiting).seconds == pytest.approx(0.1)
     assert waiting.send(True).seconds == pytest.approx(waits)
 
@@ -126,7 +126,7 @@ def test_news_that_are_older_than_the_answer_are_no_news(told_at: int | None, wa
 def test_old_news_put_nothing_off() -> None:
     """However many come: the look at the holder's expiry is due when it was."""
     bell, time = ThreadBell(), FakeCore(T0)
-    waiting = engine._wait(time, Busy(None, 0, 1.0, (), S0), T0 + 5, bell, True)  # type: ignore[arg-type]
+    waiting = engine._wait(time, Busy(None, 0, 1.0, (), S0), T0 + 5, bell)  # type: ignore[arg-type]
     assert next(waiting).seconds == pytest.approx(1.0)
     for passed in (0.4, 0.8):
         time._now = T0 + passed

@@ -11,7 +11,7 @@ from .http2_proxy import Strict
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
-CRASHES, REVOKES = "etcd#14110", "etcd#15247"
+CRASHES, REVOKES = "etcd#14891", "etcd#15247"
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,11 @@ CRASHES, REVOKES = "etcd#14110", "etcd#15247"
         ("3.5.06", {CRASHES, REVOKES}),
         ("3.5.07", {REVOKES}),
         ("3.5.13", set()),
+        ("3.4.22", {CRASHES, REVOKES}),
+        ("3.4.23", {REVOKES}),
         ("3.4.30", {REVOKES}),
         ("3.4.31", set()),
+        ("3.6.00", set()),
     ],
 )
 def test_doctor_names_the_known_faults_of_this_version(etcd_server: Etcd, version: str, faults: set[str]) -> None:

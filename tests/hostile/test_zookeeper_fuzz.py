@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 
 RECORD: dict[str, Any] = {
     **{"format": 1, "state": "held", "owner": "other", "kind": "lock", "data": None, "ttl": 30_000_000},
-    **{"since": 1, "token": 7, "rest": 0},
+    **{"since": 1, "token": 7, "rest": 0, "kept": True},
 }
 odd = st.sampled_from(
     [None, True, "", "x", "{", -1, 0, 1, 2, 2**63 - 1, 2**63, 10**400, -(10**400), 0.5, float("nan"), [], {}, [1]]

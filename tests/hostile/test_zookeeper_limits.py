@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,6 +24,19 @@ def test_listing_tells_when_a_lease_that_is_not_renewed_ends(zookeeper_server: A
         info = locks.inspect("x")
         assert info is not None
         assert 19 < (info.expires - info.acquired).total_seconds() < 20.3
+        lease.release()
+
+
+def test_listing_tells_that_a_renewed_lease_has_its_whole_ttl(zookeeper_server: Any) -> None:
+    with leasehold.connect(zookeeper_server.url, namespace=secrets.token_hex(6)) as locks:
+        renewed = threading.Event()
+        locks.on_event(lambda event: renewed.set() if event.type == "renewed" else None)
+        lease = locks.lock("x", ttl=6, renew_every=1.5).acquire(timeout=30)
+        assert renewed.wait(10)
+        time.sleep(1)
+        info = locks.inspect("x")
+        assert info is not None
+        assert (info.expires - datetime.now(UTC)).total_seconds() > 4.9, "it was renewed since"
         lease.release()
 
 

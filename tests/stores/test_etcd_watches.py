@@ -4,7 +4,6 @@ share, and the one of those ahead."""
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.asking import IDLE, NEARING, TAKING, Watch
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.tasks import EtcdTasks
-from leasehold.stores.etcd.threads import EtcdThreads
 from leasehold.stores.etcd.watches import Ring, Watches
 
 C = "c" * 32
@@ -397,7 +395,7 @@ def test_another_entrance_is_another_watch(stream: Stream) -> None:
     assert stream.ranges == [(b"w0", b"w5", 0)]
 
 
-# Both drivers.
+# The driver for tasks adds at once, that for threads has its listener do it.
 
 
 class Ear:
@@ -408,27 +406,18 @@ class Ear:
         self.sent += messages
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-async def test_a_driver_calls_who_has_missed_something(asynchronous: bool) -> None:
+async def test_a_driver_calls_who_has_missed_something() -> None:
     class Link:
         def after_fork(self) -> None: ...
 
-    store: Any = EtcdStore("")
-    driver: Any = EtcdTasks(store, Link(), "", None) if asynchronous else EtcdThreads(store, Link(), "")  # type: ignore[arg-type]
+    driver: Any = EtcdTasks(EtcdStore(""), Link(), "", None)  # type: ignore[arg-type]
     driver._listener = asyncio.current_task()
-    driver._thread = threading.current_thread()
     driver._ear = ear = Ear()
     called: list[Ring] = []
-
-    def rung(*ring: Any) -> None:
-        assert asynchronous or driver._halfway, "the listener could come first, with what it has found before"
-        called.append(ring)
-
-    driver.on_ring = rung
+    driver.on_ring = lambda *ring: called.append(ring)
 
     async def listen(attempt: str, *watches: Watch) -> bool:
-        listening = driver.listen(attempt, Busy(None, 0, None, watches))
-        return bool(await listening if asynchronous else listening)
+        return bool(await driver.listen(attempt, Busy(None, 0, None, watches)))
 
     assert await listen(A, holders(TAKING, 5))
     assert called == []

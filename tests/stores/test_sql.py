@@ -66,7 +66,7 @@ def test_renewals_go_in_one_statement(database: Database, namespace: str, monkey
         sent = statements(monkeypatch)
         core: Any = locks._core
         core.urgent.update([lease._claim.attempt for lease in leases])
-        core.look_now()
+        core.wake_keeper()
         eventually(lambda: core.renewals >= 50)
         time.sleep(0.1)
         assert core.renewals == 50

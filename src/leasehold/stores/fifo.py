@@ -6,8 +6,8 @@ there still is one (ENXIO: no), can send it an attempt to wake, and, polling the
 (POLLERR) when the last reader goes.
 
 A FIFO that is missing or may not be opened tells nothing: such a session counts as alive. So does one that somebody
-could have planted who may not write the database: the folder has to be a real one of ours or of the database's owner,
-writable by nobody else than the database is, and a FIFO proves a death only if its owner is one of these two.
+could have planted who may not write the database: the folder has to be a real one, writable by nobody else than the
+database is, and folder and FIFO have to be of us, of the database's owner, or of its group if that may write it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,44 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
+from functools import partial
 
 from ..log import WARNING, log
 
 _SIZE = 32
 POKE = "-" * _SIZE
 """What a session sends itself to look up from its poll."""
+MEND_FOLDER = "stop all programs that use the database, then delete this folder"
 EVERYBODY = ""
 """What a message that no session sends is read as: :data:`leasehold.protocol.ALL`."""
 _HEX = frozenset("0123456789abcdef")
 _OPEN = os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) if os.name == "posix" else 0
 _FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+class Descriptor:
+    """A file descriptor, or none (-1), which is closed with this object at the latest.
+
+    An exception out of a signal handler comes between any two calls. So each of the two calls that matter is one, made
+    in C: there is no moment at which nobody owns what was opened, or at which something is closed twice."""
+
+    __slots__ = ("_owned",)
+
+    def __init__(self) -> None:
+        self._owned: list[int] = []
+
+    @property
+    def fd(self) -> int:
+        return self._owned[-1] if self._owned else -1
+
+    def open(self, path: str, flags: int, folder: int | None = None) -> None:
+        self._owned.extend(map(partial(os.open, flags=flags, dir_fd=folder), (path,)))
+
+    def close(self) -> None:
+        next(map(os.close, map(self._owned.pop, (0,) if self._owned else ())), None)
+
+    __del__ = close
 
 
 class Untrusted(Exception):
@@ -37,30 +64,39 @@ def is_id(text: object) -> bool:
     return isinstance(text, str) and len(text) == _SIZE and _HEX.issuperset(text)
 
 
-def open_folder(folder: str, database: os.stat_result) -> int:
-    """A descriptor of the folder. Raises Untrusted when somebody could write it who may not write the database."""
+def open_folder(folder: str, database: os.stat_result) -> Descriptor:
+    """The folder's descriptor. Raises Untrusted when somebody could write it who may not write the database."""
+    found = Descriptor()
     try:
-        fd = os.open(folder, os.O_RDONLY | _FOLDER)
+        found.open(folder, os.O_RDONLY | _FOLDER)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise Untrusted("it is not a directory") from None
         raise
-    try:
-        _check_folder(os.fstat(fd), database)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    _check_folder(folder, os.fstat(found.fd), database)
+    return found
 
 
-def _check_folder(found: os.stat_result, database: os.stat_result) -> None:
-    if found.st_uid not in (os.geteuid(), database.st_uid):
-        raise Untrusted(f"it belongs to user {found.st_uid}, neither to this user nor to the owner of the database")
+def _check_folder(folder: str, found: os.stat_result, database: os.stat_result) -> None:
+    if not _may_write(found, database) or (
+        found.st_uid not in (os.geteuid(), database.st_uid)
+        and os.stat(os.path.dirname(folder)).st_mode & 0o002  # a stranger may have made it, with its parent's group
+    ):
+        raise Untrusted(f"user {found.st_uid}, who may not write the database, could have made it")
     beyond = found.st_mode & 0o022 & ~database.st_mode
     if found.st_gid != database.st_gid:
         beyond |= found.st_mode & 0o020
     if beyond:
         raise Untrusted("users may write it who may not write the database")
+
+
+def _may_write(found: os.stat_result, database: os.stat_result) -> bool:
+    """Whether the owner of this file may write the database: only members of a group can give it to their group."""
+    return (
+        found.st_uid in (os.geteuid(), database.st_uid)
+        or (bool(database.st_mode & 0o020) and found.st_gid == database.st_gid)
+        or bool(database.st_mode & 0o002)
+    )
 
 
 class Doorbell:
@@ -70,7 +106,7 @@ class Doorbell:
         self.folder = folder
         self.session = ""
         """Empty when there can be no FIFO here; then nobody is woken and expiry does all."""
-        self.fd = -1
+        self._fifo = Descriptor()
         self._database: os.stat_result | None = None
         self._warned = False
 
@@ -80,43 +116,46 @@ class Doorbell:
         if not hasattr(os, "mkfifo"):
             return
         session = os.urandom(16).hex()
-        made = False
+        fifo = Descriptor()
         try:
             self._make_folder(database)
             folder = open_folder(self.folder, database)
             try:
-                os.mkfifo(session, 0o600, dir_fd=folder)
-                made = True
-                fd = os.open(session, os.O_RDWR | _OPEN, dir_fd=folder)
-                self.fd = fd
-                _own(fd, database, database.st_mode & 0o666)
-                self.session = session
+                os.mkfifo(session, 0o600, dir_fd=folder.fd)
+                fifo.open(session, os.O_RDWR | _OPEN, folder.fd)
+                _own(fifo.fd, database, database.st_mode & 0o666)
+                self._fifo, self.session = fifo, session  # both or, when interrupted, none: then it is tried again
             finally:
-                if made and not self.session:
-                    os.unlink(session, dir_fd=folder)
-                os.close(folder)
+                if self.session != session:
+                    with suppress(OSError):
+                        os.unlink(session, dir_fd=folder.fd)
+                folder.close()
         except Untrusted as error:
             self._warn(error)
         except OSError:
-            self.close()
+            pass  # nobody can wake us
+
+    @property
+    def fd(self) -> int:
+        """Where calls arrive; -1 without a FIFO."""
+        return self._fifo.fd
 
     def _make_folder(self, database: os.stat_result) -> None:
         try:
             os.mkdir(self.folder, 0o700)
         except FileExistsError:
             return
-        fd = os.open(self.folder, os.O_RDONLY | _FOLDER)
-        try:
-            mode = database.st_mode
-            _own(fd, database, mode & 0o777 | (mode & 0o444) >> 2)
-        finally:
-            os.close(fd)
+        made = Descriptor()
+        made.open(self.folder, os.O_RDONLY | _FOLDER)
+        mode = database.st_mode
+        _own(made.fd, database, mode & 0o777 | (mode & 0o444) >> 2)
+        made.close()
 
     def _warn(self, why: Untrusted) -> None:
         if not self._warned:
             self._warned = True
-            message = "%s is not trusted: %s. Waiters fall back to polling. Stop who uses the database, and remove it"
-            log(WARNING, message, self.folder, why, event="untrusted_folder")
+            message = "%s is not trusted: %s. Waiters fall back to polling: %s"
+            log(WARNING, message, self.folder, why, MEND_FOLDER, event="untrusted_folder")
 
     def can_be_rung(self) -> bool:
         """Whether others still find our FIFO: somebody may have removed the folder."""
@@ -130,27 +169,24 @@ class Doorbell:
         """Wake ``attempt`` of ``session``. False when the session is dead."""
         if not is_id(attempt):
             return True
-        fd = self._reach(session)
-        if fd is None:
-            return False
-        if fd >= 0:
+        reached = self._reach(session)
+        if reached is not None and reached.fd >= 0:
             try:
-                os.write(fd, attempt.encode())
+                os.write(reached.fd, attempt.encode())
             except OSError:
                 pass  # full: it has enough to wake up for; or it has just died: it will be found out
-            finally:
-                os.close(fd)
-        return True
+            reached.close()
+        return reached is not None
 
     def alive(self, session: str) -> bool:
         """False when the session is known to be dead."""
-        fd = self._reach(session)
-        if fd is not None and fd >= 0:
-            os.close(fd)
-        return fd is not None
+        reached = self._reach(session)
+        if reached is not None:
+            reached.close()
+        return reached is not None
 
-    def watch(self, session: str) -> int | None:
-        """A descriptor that polls as error when the session dies; None when it has; -1 when that can't be told."""
+    def watch(self, session: str) -> Descriptor | None:
+        """What polls as error when the session dies; None when it has; without a descriptor when that can't be told."""
         return self._reach(session)
 
     def read(self) -> list[str]:
@@ -170,9 +206,8 @@ class Doorbell:
             pass  # full: the reader is awake anyhow
 
     def close(self) -> None:
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if self.fd >= 0:
+            self._fifo.close()
             self.unlink()
 
     @property
@@ -188,10 +223,8 @@ class Doorbell:
 
     def after_fork(self) -> None:
         """In the child: let go of the parent's FIFO, or the parent would seem to live as long as the child."""
-        fd, self.fd = self.fd, -1
+        self._fifo.close()
         self.session = ""
-        if fd >= 0:
-            os.close(fd)
 
     def tidy(self, before: float) -> None:
         """Remove FIFOs of sessions that died before ``before`` (wall-clock seconds; only the file's age)."""
@@ -202,43 +235,42 @@ class Doorbell:
         except (OSError, Untrusted):
             return
         try:
-            for session in filter(is_id, os.listdir(folder)):
+            for session in filter(is_id, os.listdir(folder.fd)):
                 try:
-                    found = os.stat(session, dir_fd=folder, follow_symlinks=False)
+                    found = os.stat(session, dir_fd=folder.fd, follow_symlinks=False)
                     if found.st_mtime < before and not self.alive(session):
-                        os.unlink(session, dir_fd=folder)
+                        os.unlink(session, dir_fd=folder.fd)
                 except OSError:
                     continue
         finally:
-            os.close(folder)
+            folder.close()
 
-    def _reach(self, session: str) -> int | None:
+    def _reach(self, session: str) -> Descriptor | None:
+        """The FIFO of a session that lives; None when it is dead; without a descriptor when that can't be told."""
+        unknown = Descriptor()
         if not is_id(session) or session == self.session or self._database is None or not hasattr(os, "mkfifo"):
-            return -1
+            return unknown
         try:
             folder = open_folder(self.folder, self._database)
         except OSError:
-            return -1
+            return unknown
         except Untrusted as error:
             self._warn(error)
-            return -1
+            return unknown
         try:
-            found = os.stat(session, dir_fd=folder, follow_symlinks=False)
+            found = os.stat(session, dir_fd=folder.fd, follow_symlinks=False)
             if not stat.S_ISFIFO(found.st_mode):
-                return -1
+                return unknown
+            fifo = Descriptor()
             try:
-                fd = os.open(session, os.O_WRONLY | _OPEN, dir_fd=folder)
+                fifo.open(session, os.O_WRONLY | _OPEN, folder.fd)
             except OSError as error:
-                proves = error.errno == errno.ENXIO and found.st_uid in (os.geteuid(), self._database.st_uid)
-                return None if proves else -1
-            if stat.S_ISFIFO(os.fstat(fd).st_mode):
-                return fd
-            os.close(fd)  # swapped since
-            return -1
+                return None if error.errno == errno.ENXIO and _may_write(found, self._database) else unknown
+            return fifo if stat.S_ISFIFO(os.fstat(fifo.fd).st_mode) else unknown  # else it was swapped since
         except OSError:
-            return -1
+            return unknown
         finally:
-            os.close(folder)
+            folder.close()
 
 
 def _own(fd: int, database: os.stat_result, mode: int) -> None:

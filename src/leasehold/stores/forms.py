@@ -1,4 +1,4 @@
-"""What a stored entry must look like. Whoever can write the store can write anything: it is checked before use."""
+"""What a stored record must look like. Whoever can write the store can write anything: it is checked before use."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MOST = 1 << 62
 """No token or version comes near it by itself, and the next ones still fit into 64 bits."""
 LATEST = 1 << 53
 """Of times, in µs: 285 years, which can be told as a date."""
-_LONGEST = int(LONGEST_TTL * SECOND)
-_MOST_PERMITS = 1_000_000
+LONGEST = int(LONGEST_TTL * SECOND)
+"""Of durations, in µs."""
 _ID = 64
 
 
@@ -28,7 +28,8 @@ class Damaged(ValueError):
 
 def damaged(name: str, why: object, where: str) -> StoreNotReady:
     return StoreNotReady(
-        f"the record of {name!r} in {where} is damaged ({why}): stop who uses {name!r}, and delete its record"
+        f"the record of {name!r} in {where} is damaged ({why}): stop the programs that use {name!r}, then delete its "
+        "row from the table leasehold"
     )
 
 
@@ -47,7 +48,7 @@ def load(name: str, token: object, state: str | Sequence[Any]) -> Entry:
 def _check(stored: object) -> None:
     shape, limit, holders, queue = _list(stored, "state", 4)
     text(shape, "shape", checks.MAX_LABEL)
-    number(limit, "limit", 1, _MOST_PERMITS)
+    number(limit, "limit", 1, checks.MAX_PERMITS)
     for permit in _list(holders, "holders"):
         _permit(permit, limit, range(WAITING + 1, RESTING + 1))
     for permit in _list(queue, "queue"):
@@ -64,8 +65,8 @@ def _permit(stored: object, limit: int, states: range) -> None:
         _data(text(data, "data", checks.MAX_DATA, printable=False))
     text(session, "session", _ID, 0)
     number(weight, "weight", 1, limit)
-    number(ttl, "ttl", 1, _LONGEST)
-    number(rest, "rest", 0, _LONGEST)
+    number(ttl, "ttl", 1, LONGEST)
+    number(rest, "rest", 0, LONGEST)
     number(expires, "expires", 0, LATEST)
     number(token, "token", 0, MOST - 1)
     number(acquired, "acquired", 0, LATEST)
@@ -84,6 +85,21 @@ def number(value: object, what: str, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise Damaged(f"{what} is not a whole number from {least} to {most}")
     return value
+
+
+def is_number(value: object, most: int, least: int = 0) -> bool:
+    """Also of a driver's own kind of int."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_data(value: Any) -> bool:
+    """What the holder has said of itself: JSON as text, or nothing."""
+    try:
+        if value is not None:
+            _data(text(value, "data", checks.MAX_DATA, printable=False))
+    except ValueError:
+        return False
+    return True
 
 
 def text(value: object, what: str, longest: int, shortest: int = 1, printable: bool = True) -> str:

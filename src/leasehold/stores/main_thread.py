@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from inspect import getgeneratorlocals
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 from .. import clock
 from ..errors import StoreUnavailable
 from ..protocol import Ask, Steps
+from ..starting import start_thread
 from .reentry import inside, is_inside, refused
 
 T = TypeVar("T")
@@ -36,143 +38,159 @@ def name_of(steps: Steps[Any]) -> str | None:
 
 
 class _Call:
-    __slots__ = ("_begun", "done", "error", "name", "over", "result", "work")
+    __slots__ = ("_begun", "after", "done", "ends", "error", "left", "name", "over", "result", "work")
 
-    def __init__(self, work: Callable[[], Any], name: str | None) -> None:
-        self.work, self.name = work, name
+    def __init__(self, work: Callable[[], Any], name: str | None, ends: float, after: Iterable[_Call] = ()) -> None:
+        self.work, self.name, self.ends = work, name, ends
+        self.after = tuple(after)
+        """Calls that were left under way, and happen before this one."""
         self.result: Any = None
         self.error: BaseException | None = None
-        self.done = False
+        self.done = self.left = False
         self.over = _thread.allocate_lock()
         self.over.acquire()
         self._begun = _thread.allocate_lock()
 
     def claim(self) -> bool:
-        """True for the first who asks: the thread that is to make the call, or the caller, who withdraws it."""
+        """True for the first who asks: the thread that is to make the call, or who withdraws it."""
         return self._begun.acquire(False)
 
-    def make(self) -> None:
-        try:
-            self.result = self.work()
-        except BaseException as error:
-            self.error = error
-        self.done = True
-        self.over.release()
-
-    def wait(self, seconds: float) -> bool:
-        """For threads that a signal cannot interrupt. True when the call is over."""
-        if not self.done and self.over.acquire(timeout=max(0.0, seconds)):
+    def wait(self, ends: float) -> bool:
+        """For threads that a signal cannot interrupt. True when it does not happen any more."""
+        if self.done or (self.left and self.claim()):
+            return True
+        if self.over.acquire(timeout=max(0.0, ends - clock.now())):
             self.over.release()
         return self.done
 
 
 class MainThread:
-    """Makes calls of the main thread one after the other, and those of other threads where they are."""
+    """Makes calls of the main thread in threads of ours, and those of other threads where they are.
+
+    There is one such thread as long as none hangs: a call that finds none idle has another started."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._mutex = threading.RLock()  # a signal handler may make a call while the main thread has it
-        self._working = False
-        self._left: set[_Call] = set()
-        """Under way, though an exception has ended the wait for them."""
+        self._mutex = threading.Lock()  # of our threads: the main thread never has it
+        self._idle = 0
+        self._under_way: set[_Call] = set()
 
     def run(self, function: Callable[[Steps[T], float], T], steps: Steps[T], limit: float) -> T:
         """``function(steps, limit)``. A call that was left under way happens before a later one about its name."""
-        ends = clock.now() + limit
-        if not _is_main():
-            if is_inside():
-                raise refused(self._where)
-            if self._left:
-                self._let_finish(name_of(steps), ends)
-                limit = ends - clock.now()
-            with inside():
-                return function(steps, limit)
-        return self._hand_over(lambda: function(steps, self._time_left(ends)), name_of(steps), limit)
+        name, ends = name_of(steps), clock.now() + limit
+        if _is_main():
+            after = [call for call in list(self._under_way) if call.name == name is not None]
+            result: T = self._hand_over(_Call(lambda: function(steps, self._time_left(ends)), name, ends, after))
+            return result
+        if is_inside():
+            raise refused(self._where)
+        if self._under_way:
+            for call in list(self._under_way):
+                if call.left and call.name == name is not None and not call.wait(ends):
+                    raise self._busy()
+            limit = self._time_left(ends)
+        with inside():
+            return function(steps, limit)
 
     def do(self, function: Callable[[], T], limit: float = CLOSING) -> T:
         """The same for what is not about a name."""
         if _is_main():
-            return self._hand_over(function, None, limit)
+            result: T = self._hand_over(_Call(function, None, clock.now() + limit))
+            return result
         with inside():
             return function()
 
+    def soon(self, function: Callable[[], object]) -> None:
+        """The same, without waiting for it."""
+        call = _Call(function, None, 0.0)
+        if not _is_main() or (not self._enqueue(call) and call.claim()):
+            with inside():
+                function()
+
     def end(self) -> None:
-        """The thread ends when it has made the calls that are there; another begins with the next call."""
+        """An idle thread ends; another begins with the next call."""
         self._calls.put(None)
 
-    def _hand_over(self, work: Callable[[], T], name: str | None, limit: float) -> T:
-        call = _Call(work, name)
+    def _hand_over(self, call: _Call) -> Any:
+        after = call.after
         try:
-            try:
-                with self._mutex:
-                    self._calls.put(call)
-                    if not self._working:
-                        _thread.start_new_thread(self._begin, ())  # Thread.start() can be interrupted half-way
-            except RuntimeError:  # no thread can be started, as when the interpreter exits
-                if call.claim():
-                    return work()
-            if not call.over.acquire(timeout=limit) and call.claim():
-                raise self._busy()
+            self._under_way.add(call)
+            if not self._enqueue(call) and call.claim():
+                self._under_way.discard(call)
+                return call.work()
+            if not call.over.acquire(timeout=max(0.0, call.ends - clock.now())) and call.claim():
+                raise self._busy() if any(not earlier.done for earlier in after) else self._late()
             if not call.done:
                 call.over.acquire()  # it is being made, and keeps its limit
         except BaseException:
-            if not call.claim() and not call.done:
-                self._left.add(call)
-                if call.done:
-                    self._left.discard(call)
+            call.left = True
             raise
         try:
             if call.error is not None:
                 raise call.error
-            result: T = call.result
-            return result
+            return call.result
         finally:
             del call  # the error's traceback holds this frame
+
+    def _enqueue(self, call: _Call) -> bool:
+        """False: no thread can be started, as when the interpreter exits."""
+        self._calls.put(call)
+        if not self._idle:
+            try:
+                start_thread("leasehold-main", self._work)
+            except RuntimeError:
+                return False
+        return True
 
     def _time_left(self, ends: float) -> float:
         left = ends - clock.now()
         if left <= 0:
-            raise self._busy()
+            raise self._late()
         return left
 
     def _busy(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._where}: a call that was interrupted is still under way")
 
-    def _let_finish(self, name: str | None, ends: float) -> None:
-        for call in list(self._left):
-            if call.name == name is not None and not call.wait(ends - clock.now()):
-                raise self._busy()
+    def _late(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self._where}: no time was left for the call")
 
-    # The thread.
-
-    def _begin(self) -> None:
-        """In a bare thread, which signals do not interrupt: now a proper one can be started."""
-        with self._mutex:
-            if self._working:
-                return
-            self._working = True
-        try:
-            threading.Thread(target=self._work, name="leasehold-main", daemon=True).start()
-        except RuntimeError:
-            self._work()
+    # The threads.
 
     def _work(self) -> None:
         with inside():
             self._make_calls()
 
     def _make_calls(self) -> None:
-        while True:
-            call = self._calls.get()
-            if call is None:
-                with self._mutex:
-                    if self._calls.empty():
-                        self._working = False
-                        return
-            elif call.claim():
-                call.make()
-                self._left.discard(call)
+        while (call := self._next()) is not None:
+            try:
+                for earlier in call.after:
+                    if not earlier.wait(call.ends):
+                        raise self._busy()
+                if not call.left and call.claim():
+                    call.result = call.work()
+            except BaseException as error:
+                call.error = error
+            call.done, call.after = True, ()
+            call.over.release()
+            self._under_way.discard(call)
             del call  # an idle thread keeps nobody's Locks alive
+
+    def _next(self) -> _Call | None:
+        with self._mutex:
+            if self._idle and self._calls.empty():
+                return None  # one that is idle is enough
+            self._idle += 1
+        try:
+            while (call := self._calls.get()) is None and not self._calls.empty():
+                pass  # the end, but for calls that came since
+            return call
+        finally:
+            with self._mutex:
+                self._idle -= 1
+                if not self._idle and not self._calls.empty():  # it came when this one seemed to be idle
+                    with suppress(RuntimeError):  # no thread to be had: then after this one's call
+                        start_thread("leasehold-main", self._work)
 
 
 def _is_main() -> bool:

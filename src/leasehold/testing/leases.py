@@ -340,22 +340,29 @@ class Leases:
         stuck: list[Core] = []
         while (left := end - self.clock.now()) > 0:
             cores = [core for core in self._here() if core not in stopped and core.closed is None]
-            moments = [min(core.next_look, core.next_deadline) for core in cores if core not in stuck]
+            for core in cores:
+                core.expire()  # the timer may not have looked yet at what came last
+            moments = [min(_due(core), core.next_deadline) for core in cores if core not in stuck]
             due = min(moments, default=end) - self.clock.now()
             self.clock.added += max(0.0, min(left, due + 0.0005))
             self._after_the_jump(cores)
-            late = [core for core in cores if core.next_look <= self.clock.now()]
+            late = [core for core in cores if _due(core) <= self.clock.now()]
             yield late
-            stuck = [core for core in late if core.next_look <= self.clock.now()]  # time goes on without them
+            stuck = [core for core in late if _due(core) <= self.clock.now()]  # time goes on without them
 
     def _after_the_jump(self, cores: list[Core]) -> None:
         for core in cores:
             if core.next_deadline <= self.clock.now():
                 core.expire()
-            if core.next_look <= self.clock.now():
+            if _due(core) <= self.clock.now():
                 core.wake_keeper()
             for bell in list(core.asking.values()):
                 bell.ring()  # waits go by the machine's time: look again
 
     def _busy(self, cores: list[Core]) -> bool:
-        return any(core.next_look <= self.clock.now() and core.keeping for core in cores)
+        return any(_due(core) <= self.clock.now() and core.keeping for core in cores)
+
+
+def _due(core: Core) -> float:
+    """When the keeper has something to do, whether it knows that yet or not."""
+    return min([core.next_look, *(lease._due for lease in core.held())])

@@ -80,7 +80,7 @@ class VirtualCore(TaskCore):
         self.now = now
 
     def watch_deadline(self) -> None:
-        pass
+        self.expire()
 
     def report_aside(self, lost: list[BaseLease]) -> None:
         Core.report(self, lost)  # whether the loop is blocked is known to whoever turns it

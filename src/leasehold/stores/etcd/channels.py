@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
-import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
 
 from ... import clock
+from ...starting import start_thread
 from .errors import Refused
 from .wire import KEEP_ALIVE, WATCH, Call
 
@@ -95,10 +95,9 @@ class ThreadEar:
 
     def __init__(self, channel: Any, metadata: Metadata) -> None:
         self._asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[bytes | Exception] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
         self._call = channel.stream_stream(WATCH.decode())(iter(self._asked.get, None), metadata=metadata)
-        self._thread = threading.Thread(target=self._read, name="leasehold-etcd-ear", daemon=True)
-        self._thread.start()
+        self._thread = start_thread("leasehold-etcd-ear", self._read)
 
     def _read(self) -> None:
         try:
@@ -119,10 +118,10 @@ class ThreadEar:
             return None
         if isinstance(told, Exception):
             raise told
-        return [told]
+        return [] if told is None else [told]
 
     def wake(self) -> None:
-        self._told.put(ConnectionError("closed"))
+        self._told.put(None)
 
     def close(self) -> None:
         self._asked.put(None)

@@ -25,7 +25,11 @@ QUOTA = 2 * 1024**3
 """What etcd takes unless told otherwise: it does not tell what it was told."""
 _FAULTS = (
     ("can revoke live leases (etcd#15247)", {(3, 4): 31, (3, 5): 13}, "3.5.13, 3.4.31"),
-    ("crashes when a client stops waiting for it during a stall (etcd#14110)", {(3, 5): 7}, "3.5.7"),
+    (
+        "crashes when a client stops waiting for it during a stall (etcd#14110, etcd#14891)",
+        {(3, 4): 23, (3, 5): 7},
+        "3.5.7, 3.4.23",
+    ),
 )
 """What a version does, from which patch on it does not, and what to upgrade to."""
 _ALARMS = {

@@ -9,14 +9,13 @@ from typing import NamedTuple
 from ... import checks, clock
 from ...errors import StoreNotReady
 from ...protocol import SECOND, Ask, Holding
+from .. import forms
 from .wire import KeyValue
 
 VERSION = 1
 HELD = 0
 INTERRUPTED = 1  # by break_lease: renewal is refused
 RESTING = 2  # given back before min_hold was over: nobody's until its lease runs out
-
-MOST_PERMITS = 1_000_000
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
@@ -69,8 +68,6 @@ class Permit(NamedTuple):
 
 _KEY = re.compile(rb"[hw]/([^\0]+)\0~?(?:[0-9a-f]{16})?([0-9a-f]{32})", re.DOTALL)
 _SESSION = re.compile("[0-9a-f]{16}")
-_FAR = 2**53
-"""No time or duration in microseconds is longer."""
 
 
 def read_permit(key: KeyValue) -> Permit:
@@ -106,18 +103,13 @@ def _read(key: KeyValue) -> Permit:
     checks.text(permit.owner, "its owner", checks.MAX_OWNER)
     checks.text(permit.kind, "its kind", checks.MAX_LABEL)
     checks.text(permit.shape, "its shape", checks.MAX_LABEL)
-    if permit.data is not None:
-        json.loads(permit.data)
+    if not forms.is_data(permit.data):
+        raise ValueError("its data is not JSON")
     if not _SESSION.fullmatch(permit.session):
         raise ValueError("its session has another form")
-    _check(permit.state, HELD, RESTING)
-    _check(permit.limit, 1, MOST_PERMITS)
-    _check(permit.weight, 1, permit.limit)
-    _check(permit.rest, 0, _FAR)
-    _check(permit.began, 0, _FAR)
+    forms.number(permit.state, "its state", HELD, RESTING)
+    forms.number(permit.limit, "its limit", 1, checks.MAX_PERMITS)
+    forms.number(permit.weight, "its weight", 1, permit.limit)
+    forms.number(permit.rest, "its min_hold", 0, forms.LONGEST)
+    forms.number(permit.began, "its time", 0, forms.LATEST)
     return permit
-
-
-def _check(value: object, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise ValueError("a number is out of its range")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
-import threading
+from contextlib import suppress
 
 from ... import clock
 from ...ready import readable
-from ..sockets import hang_up
 from ..turns import Turns
 from .endpoints import Endpoints, is_members_fault
 from .errors import Refused
@@ -87,53 +86,53 @@ class Line:
 
 
 class Ear:
-    """A connection with one watch stream. Others may send on it while one thread listens."""
+    """A connection with one watch stream, for one thread. Others may wake it."""
 
     def __init__(self, line: Line, endpoints: Endpoints) -> None:
         self._line = line
         self._http, self._sock = line._http, line._sock
-        self._mutex = threading.RLock()
-        self._halfway = False
         self.token = endpoints.token
         self._stream = self._http.call(endpoints.block(WATCH), (), end=False)
         self.host = line.host
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
 
     def send(self, messages: list[bytes]) -> None:
-        with self._mutex:
-            self._begin()
-            self._http.send(self._stream, tuple(messages))
-            self._flush()
+        self._http.send(self._stream, tuple(messages))
+        self._flush()
 
     def read(self, seconds: float) -> list[bytes] | None:
-        """What was told, as soon as there is something; None when nothing came for so long."""
+        """What was told, as soon as there is something; None when nothing came for so long. Nothing when woken."""
         buffered = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending()
-        if not buffered and not readable(self._sock, within=seconds):
+        if not buffered and not readable(self._sock, self._woken, within=seconds):
             return None
-        with self._mutex:
-            self._begin()
-            events = self._http.receive(self._sock.recv(_CHUNK))
-            self._flush()
+        with suppress(BlockingIOError):
+            self._woken.recv(_CHUNK)
+        if not buffered and not readable(self._sock, within=0):
+            return []
+        events = self._http.receive(self._sock.recv(_CHUNK))
+        self._flush()
         for event in events:
             if isinstance(event, Ended):
                 raise event.refused or ConnectionError("the server has ended the watch")
         return [event.body for event in events if isinstance(event, Message)]
 
-    def _begin(self) -> None:
-        if self._halfway:
-            raise ConnectionError("a thread was interrupted while it was writing")
-        self._halfway = True
-
     def _flush(self) -> None:
         if out := self._http.to_send():
             self._sock.sendall(out)
-        self._halfway = False
 
     def wake(self) -> None:
-        """Let the one who reads find that it is over."""
-        hang_up(self._sock)
+        """Have the one who reads come back."""
+        try:
+            self._wake.send(b"\0")
+        except OSError:
+            pass  # it is woken already, or closed
 
     def close(self) -> None:
         self._line.close()
+        self._woken.close()
+        self._wake.close()
 
 
 class Pool:

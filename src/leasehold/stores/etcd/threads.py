@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from ... import clock
@@ -11,6 +12,7 @@ from ...bells import ThreadBell
 from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T, run_steps
+from ...starting import start_thread
 from .errors import DRIVER_ERRORS, Refused, translate
 from .store import EtcdStore
 from .watches import Ring, Watches
@@ -54,13 +56,14 @@ class EtcdThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.RLock()  # a signal's handler may acquire where it has interrupted an acquire
-        self._thread: threading.Thread | None = None
+        self._listens = threading.Lock()
+        """Whoever has it is the listener: it alone touches the watches, and the stream they are on."""
+        self._start_again = 0.0
         self._ear: Any = None
         self._watches = Watches(self._store)
+        self._wanted: SimpleQueue[tuple[str, Busy | None]] = SimpleQueue()
+        """What the listener is to watch for an attempt; None: nothing any more."""
         self._waiting: set[str] = set()
-        self._halfway = False
-        """Whether a thread is at the watches, or was interrupted there: then the listener begins anew with them."""
         self._timers: list[threading.Timer] = []
         self._closed = False
         self._end = ThreadBell()
@@ -110,60 +113,46 @@ class EtcdThreads:
 
     # Listening.
 
+    # Whoever waits holds no mutex here: a signal handler that interrupts the main thread may wait as long as it likes.
+
     def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
             self._waiting.add(attempt)
-        if self._thread is None or not self._thread.is_alive():
+        if not self._listens.locked():
             self._start()
         ear = self._ear
         if ear is None:
             return False
-        if busy is None:
-            return True
-        try:
-            with self._mutex:
-                if self._ear is not ear or self._halfway:
-                    return False
-                self._halfway = True
-                rings, messages = self._watches.add(attempt, busy.watch)
-                self._ring(rings)
-                if messages:
-                    ear.send(messages)
-                self._halfway = False
-        except BaseException as error:  # also one that a signal's handler raises
-            ear.wake()  # the listener is to begin anew
-            if isinstance(error, DRIVER_ERRORS):
-                return False
-            raise
+        if busy is not None:
+            self._wanted.put((attempt, busy))
+            ear.wake()  # if it has failed meanwhile, all who wait are called
         return True
 
     def _start(self) -> None:
-        """Whoever is interrupted here may have started a thread or not: one that is not noted ends by itself."""
-        with self._mutex:
-            if not self._closed and (self._thread is None or not self._thread.is_alive()):
-                self._thread = threading.Thread(target=self._listen, name="leasehold-etcd", daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError:  # the process can have no more threads: waiters poll, the next one tries again
-                    self._thread = None
+        """At most one a second, also when many begin to wait at once: whoever finds another listening ends."""
+        now = clock.now()
+        if now >= self._start_again and not self._closed:
+            self._start_again = now + PAUSES[1]
+            try:
+                start_thread("leasehold-etcd", self._listen)
+            except RuntimeError:
+                pass  # the process can have no more threads: waiters poll
 
     def forget(self, attempt: str) -> None:
         self._waiting.discard(attempt)
-        ear = self._ear
-        try:
-            with self._mutex:
-                if not self._halfway:
-                    self._halfway = True
-                    self._watches.drop(attempt)  # the server is told with what is sent next
-                    self._halfway = False
-        except BaseException:
-            if ear is not None:
-                ear.wake()
-            raise
+        if self._ear is not None:
+            self._wanted.put((attempt, None))  # the server is told with what is sent next
 
     def _listen(self) -> None:
+        if self._listens.acquire(False):
+            try:
+                self._keep_listening()
+            finally:
+                self._listens.release()
+
+    def _keep_listening(self) -> None:
         pause = PAUSES[0]
-        while not self._closed and self._thread is threading.current_thread():
+        while not self._closed:
             began = clock.now()
             try:
                 ear = self._link.ear(CONNECT_LIMIT)
@@ -176,8 +165,7 @@ class EtcdThreads:
                         self._link.logged_out(ear.token)
                     raise
                 finally:
-                    with self._mutex:
-                        self._ear = None
+                    self._ear = None
                     ear.close()
             except (StoreUnavailable, *DRIVER_ERRORS) as error:
                 if not self._closed:
@@ -190,33 +178,40 @@ class EtcdThreads:
             pause = next_pause(pause, began)
 
     def _begin(self, ear: Any) -> None:
-        with self._mutex:
-            ear.send([self._watches.begin()])
-            self._halfway = False
+        ear.send([self._watches.begin()])
         while not self._watches.listening:
-            told = ear.read(CONNECT_LIMIT)
-            with self._mutex:
-                if messages := self._watches.heard(told, asked=True)[1]:
-                    ear.send(messages)
-        with self._mutex:
-            self._ear = ear
+            if messages := self._watches.heard(ear.read(CONNECT_LIMIT), asked=True)[1]:
+                ear.send(messages)
+        self._ear = ear
         self._ring_all()  # what happened before we listened
 
     def _hear(self, ear: Any) -> None:
-        asked = False
+        asked, since = False, clock.now()
         while not self._closed:
-            told = ear.read(HEARTBEAT)
-            with self._mutex:
-                if self._halfway:
-                    raise ConnectionError("a thread was interrupted while it asked for a watch")
+            self._want(ear)
+            told = ear.read(max(0.0, since + HEARTBEAT - clock.now()))
+            if told or told is None:  # else it was woken
                 rings, messages = self._watches.heard(told, asked)
                 if messages:
                     ear.send(messages)
                 self._ring(rings)
-            asked = told is None
+                asked, since = told is None, clock.now()
+
+    def _want(self, ear: Any) -> None:
+        """Have the server watch what is wanted by now."""
+        messages: list[bytes] = []
+        while not self._wanted.empty():
+            attempt, busy = self._wanted.get()
+            if busy is None:
+                self._watches.drop(attempt)
+                continue
+            rings, unsaid = self._watches.add(attempt, busy.watch)
+            self._ring(rings)
+            messages += unsaid
+        if messages:
+            ear.send(messages)
 
     def _ring(self, rings: list[Ring]) -> None:
-        """With the mutex held: whoever is called twice hears what was found last as the last."""
         for ring in rings:
             self.on_ring(*ring)
 
@@ -230,14 +225,11 @@ class EtcdThreads:
         self._end.ring()
         for timer in self._timers:
             timer.cancel()
-        with self._mutex:
-            thread, ear = self._thread, self._ear
-        if ear is not None:
+        if (ear := self._ear) is not None:
             ear.wake()
         try:
             self.run(self._store.farewell(), FAREWELL)
         except StoreError:
             pass  # what is left goes when its lease runs out
         self._link.close()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(1.0)
+        self._listens.acquire(timeout=1.0)  # it has ended

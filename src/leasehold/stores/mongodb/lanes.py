@@ -1,8 +1,8 @@
 """Calls that wait for their turn with us: a crowd would fight for the connections in the client's pool, each call with
 its limit running, and those that keep and give back leases could not get through.
 
-Each lane has so many calls under way at a time; the others wait, in order, as long as their limit at most, which runs
-anew once they are sent. What gives back, and what claims what it was granted, does not wait behind what asks.
+Each lane has so many calls under way at a time; the others wait, in order, half of their limit at most: the rest is for
+the call itself. What gives back, and what claims what it was granted, does not wait behind what asks.
 Renewals wait for nobody: they are few at a time, and leases depend on them.
 """
 
@@ -35,7 +35,13 @@ class Lane:
             self._answered = clock.now()
         self.turns.release()
 
+    @staticmethod
+    def patience(limit: float) -> float:
+        """How long a call with that limit waits for its turn."""
+        return limit / 2
+
     def no_turn(self, limit: float) -> StoreUnavailable:
-        error = StoreUnavailable(f"too many calls of this process at a time: no turn for this one within {limit:.2g} s")
+        waited = self.patience(limit)
+        error = StoreUnavailable(f"too many calls of this process at a time: no turn for it within {waited:.2g} s")
         error.queued = clock.now() - self._answered < limit
         return error

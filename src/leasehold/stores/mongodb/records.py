@@ -10,11 +10,12 @@ from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any
 
+from ... import checks
 from ...errors import StoreNotReady, StoreUnavailable
 from ...log import WARNING, log
 from ...policy import FIRST_TERM
 from ...protocol import BROKEN, GONE, RENEWED, Busy, Holding
-from ..foreign import MOST_PERMITS, MOST_TIME, MOST_TOKEN, is_count, is_data
+from ..forms import LONGEST, MOST, is_data, is_number
 from .requests import Document
 from .stages import FORMAT, GRANTED, HELD, INTERRUPTED, RESTING, WAITING
 from .waiting import grace
@@ -149,11 +150,11 @@ _STATES = (WAITING, GRANTED, HELD, INTERRUPTED, RESTING)
 
 def _faults(document: Document) -> Iterator[str]:
     """What is wrong with it."""
-    if not is_count(document["format"], FORMAT):
+    if not is_number(document["format"], FORMAT):
         yield "format"
-    if not is_count(document["token"], MOST_TOKEN):
+    if not is_number(document["token"], MOST - 1):
         yield "token"
-    if not isinstance(document["shape"], str) or not is_count(document["limit"], MOST_PERMITS, 1):
+    if not isinstance(document["shape"], str) or not is_number(document["limit"], checks.MAX_PERMITS, 1):
         yield "shape or limit"
     for field in ("call", "note"):
         if not isinstance(document.get(field), (str, NoneType)):
@@ -173,9 +174,9 @@ def _is_permit(one: Any) -> bool:
     return (
         isinstance(one, dict)
         and all(isinstance(one.get(field), str) for field in _TEXTS)
-        and is_count(one.get("token"), MOST_TOKEN)
-        and is_count(one.get("weight"), MOST_PERMITS, 1)
-        and is_count(one.get("ttl"), MOST_TIME)
+        and is_number(one.get("token"), MOST - 1)
+        and is_number(one.get("weight"), checks.MAX_PERMITS, 1)
+        and is_number(one.get("ttl"), LONGEST)
         and _is_time(one.get("acquired"))
         and _is_time(one.get("expires"))
         and one.get("state") in _STATES

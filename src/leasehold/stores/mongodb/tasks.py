@@ -34,7 +34,7 @@ async def _take_turn(lane: Lane, limit: float) -> None:
         await lane.turns.acquire()  # at once
         return
     try:
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(lane.patience(limit)):
             await lane.turns.acquire()
     except TimeoutError:
         raise lane.no_turn(limit) from None
@@ -129,17 +129,17 @@ class MongoTasks(Listener):
     async def run(self, steps: Steps[T], limit: float) -> T:
         """In a task and a context of its own: cancelling the caller does not tear the connection, and a
         pymongo.timeout() around the caller's code is not about our calls."""
+        ends = clock.now() + limit
         if self._cancelled and (before := self._cancelled_of(name_of(steps))):
             # What was asked for first happens first, also if nobody waits for it any more. Other names need not care.
-            began = clock.now()
             _, pending = await asyncio.wait(before, timeout=limit)
-            limit -= clock.now() - began
+            limit = ends - clock.now()
             if pending or limit <= 0:
                 raise StoreUnavailable(f"{self._link.where}: no answer to what was asked before")
         lane = self._lane(steps)
         if lane is not None:
             await _take_turn(lane, limit)
-        task = asyncio.get_running_loop().create_task(self._run(steps, limit), context=Context())
+        task = asyncio.get_running_loop().create_task(self._run(steps, ends), context=Context())
         if lane is not None:
             task.add_done_callback(lambda task: lane.done(not task.cancelled() and task.exception() is None))
         try:
@@ -158,9 +158,12 @@ class MongoTasks(Listener):
         if not task.cancelled():
             task.exception()  # nobody asks for it any more
 
-    async def _run(self, steps: Steps[T], limit: float) -> T:
+    async def _run(self, steps: Steps[T], ends: float) -> T:
+        left = ends - clock.now()
+        if left <= 0:
+            raise StoreUnavailable(f"{self._link.where}: no time was left for the call")
         try:
-            with pymongo.timeout(limit):
+            with pymongo.timeout(left):
                 return await await_steps(steps, self._handle)
         except (PyMongoError, BSONError) as error:
             self._replace_if_deaf()

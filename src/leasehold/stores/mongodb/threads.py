@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 
 from ... import clock
+from ...errors import StoreUnavailable
 from ...protocol import Busy, Steps, T, run_steps
 from ..main_thread import MainThread
 from ..reentry import inside
@@ -44,22 +45,26 @@ class MongoThreads(Listener):
         return Context().run(self._run, steps, limit)
 
     def _run(self, steps: Steps[T], limit: float) -> T:
+        ends = clock.now() + limit
         lane = self._lane(steps)
         if lane is None:
-            return self._send(steps, limit)
-        if not lane.turns.acquire(timeout=limit):
+            return self._send(steps, ends)
+        if not lane.turns.acquire(timeout=lane.patience(limit)):
             raise lane.no_turn(limit)
         answered = False
         try:
-            result = self._send(steps, limit)
+            result = self._send(steps, ends)
             answered = True
         finally:
             lane.done(answered)
         return result
 
-    def _send(self, steps: Steps[T], limit: float) -> T:
+    def _send(self, steps: Steps[T], ends: float) -> T:
+        left = ends - clock.now()
+        if left <= 0:
+            raise StoreUnavailable(f"{self._link.where}: no time was left for the call")
         try:
-            with pymongo.timeout(limit):
+            with pymongo.timeout(left):
                 return run_steps(steps, self._handle)
         except (PyMongoError, BSONError) as error:
             raise translate(error, self._link.where) from error
@@ -109,7 +114,7 @@ class MongoThreads(Listener):
             return False
         self._listening.add(attempt)
         if self._listener is None:
-            self._main.do(self._start_listening)
+            self._main.soon(self._start_listening)
         return self._hears(attempt)
 
     def _start_listening(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -13,28 +13,33 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ... import clock
+from ...log import WARNING, log
+from ...starting import start_thread
 from ..sockets import hang_up
-from .pool_threads import MOST, RESERVED, SLICE, Line, Pool
+from .pool_threads import MOST, RESERVED, Line, Pool
 from .scripts import Call
 
 RAW = {"NEVER_DECODE": True}
 """redis-py is to leave the bytes of a reply alone, whatever the client was made with."""
 
+GIVING_BACK = 1.0
+"""How long a close waits until the client's pool has its connections again: its caller may be inside that pool."""
+
 
 class Loan:
-    """A connection of a client's pool. It goes back to the pool with the last who knows of it."""
+    """A connection of a client's pool. It goes back with the last who knows of it.
 
-    def __init__(self, pool: Any, connection: Any) -> None:
-        self._pool = pool
-        self._process = os.getpid()
+    But not at once: the collector, or a signal handler, may come here while its thread is inside that very pool, whose
+    mutex is a plain one. So it is only put aside for a thread of ours."""
+
+    def __init__(self, connection: Any, returned: deque[Any]) -> None:
         self.connection = connection
+        self._returned = returned
 
     def give_back(self) -> None:
         connection, self.connection = self.connection, None
-        if connection is not None and os.getpid() == self._process:
-            connection.disconnect()
-            self._pool.release(connection)
+        if connection is not None:
+            self._returned.append(connection)
 
     __del__ = give_back
 
@@ -51,10 +56,24 @@ class BorrowedLine(Line):
             self._loan.give_back()
 
 
+class Slot(SimpleQueue["Loan | Exception"]):
+    """Where one borrower waits for its own loan."""
+
+    over = False
+    """Whether it waits no more. What comes then goes back at once: an error's traceback may keep this object alive."""
+
+    def clear(self) -> None:
+        with suppress(Empty):
+            late = self.get_nowait()
+            if isinstance(late, Loan):
+                late.give_back()
+
+
 class Borrowed(Pool):
     """Connections of the pool of a ``redis.Redis``: with their settings, but our limits, and without its retries.
 
-    One or two stay with us while we are in use: to take one and give it back costs as much as a call.
+    One or two stay with us while we are in use: to take one and give it back costs as much as a call. The pool is
+    used by threads of ours alone, one at a time: it may wait longer than our limits, or for a server that hangs.
     """
 
     def __init__(self, client: Any) -> None:
@@ -64,41 +83,88 @@ class Borrowed(Pool):
         super().__init__(self._borrow, most, BorrowedLine)
 
     def after_fork(self) -> None:
-        self._loans: SimpleQueue[Loan | Exception] = SimpleQueue()
-        self._lender: threading.Thread | None = None
+        self._wanted: deque[Slot] = deque()
+        self._returned: deque[Any] = deque()
+        self._at_it = threading.Lock()
         super().after_fork()
 
     def _borrow(self, limit: float) -> Loan:
-        """Within our limit: the pool may have a longer one of its own, or wait for a server that hangs."""
-        ends = clock.now() + limit
-        while True:
-            if self._loans.empty() and (self._lender is None or not self._lender.is_alive()):
-                self._lender = lender = threading.Thread(target=self._lend, name="leasehold-redis-loan", daemon=True)
-                try:
-                    lender.start()
-                except RuntimeError:  # as when the interpreter exits
-                    self._lend()
-            try:
-                loan = self._loans.get(timeout=max(0.0, min(SLICE, ends - clock.now())))
-            except Empty:
-                if clock.now() >= ends:
-                    raise RedisTimeoutError("the client's pool has not given a connection in time") from None
-                continue
-            if isinstance(loan, Exception):
-                raise loan
-            return loan
-
-    def _lend(self) -> None:
+        slot = Slot()
+        self._wanted.append(slot)
         try:
-            self._loans.put(Loan(self._pool, get_connection(self._pool)))
-        except Exception as error:
-            self._loans.put(error)
+            if not self._see_to_it():
+                return Loan(get_connection(self._pool), self._returned)
+            loan = slot.get(timeout=limit)
+        except Empty:
+            raise RedisTimeoutError("the client's pool has not given a connection in time") from None
+        finally:
+            slot.over = True
+            with suppress(ValueError):
+                self._wanted.remove(slot)
+            slot.clear()
+        if isinstance(loan, Exception):
+            raise loan
+        return loan
+
+    def _see_to_it(self, done: SimpleQueue[None] | None = None) -> bool:
+        """Have a thread lend and take back. False: there is none to be had, as when the interpreter exits."""
+        try:
+            start_thread("leasehold-redis-loan", self._lend, done)
+        except RuntimeError:
+            return False
+        return True
+
+    def _lend(self, done: SimpleQueue[None] | None) -> None:
+        if done is not None:
+            with self._at_it:
+                self._take_back()
+            done.put(None)
+        # Whoever holds the lock looks again after releasing it: nobody's wish is left behind.
+        while (self._wanted or self._returned) and self._at_it.acquire(blocking=False):
+            try:
+                self._lend_one()
+            finally:
+                self._at_it.release()
+
+    def _lend_one(self) -> None:
+        self._take_back()
+        with suppress(IndexError):
+            slot = self._wanted.popleft()
+            try:
+                slot.put(Loan(get_connection(self._pool), self._returned))
+            except Exception as error:
+                slot.put(error)
+            if slot.over:
+                slot.clear()
+
+    def _take_back(self) -> None:
+        with suppress(IndexError):
+            while True:
+                connection = self._returned.popleft()
+                try:
+                    connection.disconnect()
+                    self._pool.release(connection)
+                except Exception as error:
+                    log(WARNING, "a connection could not be given back to the client's pool: %s", error, exc=error)
+
+    def _take(self, ends: float, first: bool) -> Line:
+        if self._returned:
+            self._see_to_it()
+        return super()._take(ends, first)
 
     def hang_up(self) -> None:
         super().hang_up()
-        with suppress(Empty):
-            while True:
-                self._loans.get_nowait()  # what came too late goes back
+        if self.closed and self._returned:  # no later call will see to it
+            self._see_to_it()
+
+    def close(self) -> None:
+        super().close()
+        done: SimpleQueue[None] = SimpleQueue()
+        if self._see_to_it(done):
+            with suppress(Empty):
+                done.get(timeout=GIVING_BACK)
+        else:
+            self._take_back()
 
     def ear(self, channel: str, limit: float) -> Any:
         return ClientEar(self._client, channel, limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from redis.exceptions import ClusterDownError, RedisError
 
 from ... import clock
 from ...protocol import run_steps
+from ...starting import start_thread
 from .cluster import SLOTS, Node, Parcel, Pause, Question, SlotMap, attend, deliver, learn
 from .pool_threads import Ear, Pool
 from .scripts import Call
@@ -119,10 +119,8 @@ def at_once(jobs: Sequence[Callable[[], Any]]) -> list[Any]:
 
     threads = []
     for number in range(1, len(jobs)):
-        thread = threading.Thread(target=do, args=(number,), name="leasehold-redis-node", daemon=True)
         try:
-            thread.start()
-            threads.append(thread)
+            threads.append(start_thread("leasehold-redis-node", do, number))
         except RuntimeError:  # too many, or the interpreter is about to end
             do(number)
     for number in range(min(1, len(jobs))):

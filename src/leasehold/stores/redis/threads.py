@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from ...bells import ThreadBell
 from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T
-from ..listening import start_thread
+from ...starting import start_thread
 from ..waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
@@ -104,10 +105,9 @@ class RedisThreads:
     def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
             self._waiting.add(attempt)
-        if self._thread is None:
-            with self._mutex:
-                if self._thread is None and not self._closed:
-                    self._thread = start_thread(self._listen, "leasehold-redis")
+        if self._thread is None and not self._closed:
+            with suppress(RuntimeError):  # no thread to be had: the waiter polls, and the next one tries again
+                start_thread("leasehold-redis", self._listen)
         return self._up
 
     def forget(self, attempt: str) -> None:
@@ -115,6 +115,10 @@ class RedisThreads:
         self._store.waiters.pop(attempt, None)
 
     def _listen(self) -> None:
+        with self._mutex:
+            if self._thread is not None or self._closed:
+                return  # two have been started
+            self._thread = threading.current_thread()
         pause, away = 0.05, False
         channel = CHANNEL + self._store.session.decode()
         while not self._closed:
@@ -163,13 +167,13 @@ class RedisThreads:
 
     def close(self) -> None:
         self._closed = True
-        with self._mutex:
+        with self._mutex:  # a thread that has just been started either is known here, or sees that all is over
             thread, ear = self._thread, self._ear
         self._over.ring()
         if ear is not None:
             ear.wake()
         self._link.close()
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             thread.join(1.0)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from ... import clock
 from ...errors import StoreUnavailable
 from ...protocol import Busy, Steps, T, run_steps
+from ...starting import Life, start_thread
 from ..redis import thread_link
 from ..redis.scripts import Call
 from ..redis.store import Keys, Many
@@ -25,10 +26,9 @@ class Node:
         self._link = thread_link(address)
         self.health = Health(address.where)
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self.thread: threading.Thread | None
-        self.thread = threading.Thread(target=self._work, name="leasehold-redlock", daemon=True)
+        self.thread: Life | None
         try:
-            self.thread.start()
+            self.thread = start_thread("leasehold-redlock", self._work)
         except RuntimeError:  # there is none to be had, as when the interpreter exits: then by whoever puts a job
             self.thread = None
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from ...errors import StoreNotReady
 from ...findings import ERROR, OK, WARNING, Finding
-from ..fifo import Untrusted, open_folder
+from ..fifo import MEND_FOLDER, Untrusted, open_folder
 from .store import CONTAINER_ADVICE, FORMAT, in_container, is_default, path_of, refuse_network
 
 
@@ -46,10 +46,10 @@ def _look(path: str) -> Iterator[Finding]:
         yield from _records(path, connection)
     try:
         if os.path.lexists(f"{path}-wake"):
-            os.close(open_folder(f"{path}-wake", os.stat(path)))
+            open_folder(f"{path}-wake", os.stat(path)).close()
     except (Untrusted, OSError) as error:
-        advice = "stop all who use the database, and remove it; until then waiters poll, and the dead are not noticed"
-        yield Finding(WARNING, "wake-ups", f"{path}-wake is not to be used: {error}", advice)
+        message = f"{path}-wake is not to be used: {error}. Waiters poll, and the death of a holder is not noticed"
+        yield Finding(WARNING, "wake-ups", message, MEND_FOLDER)
     if os.stat(path).st_mode & 0o002:
         message = f"every user of this machine may write {path}"
         yield Finding(WARNING, "permissions", message, f"chmod o-w {path}, unless that is what you want")
@@ -61,7 +61,12 @@ def _records(path: str, connection: sqlite3.Connection) -> Iterator[Finding]:
 
     damage = ask("PRAGMA quick_check(1)")
     if damage != "ok":
-        yield Finding(ERROR, "file", f"{path} is damaged: {damage}", "stop all who use it, and remove it")
+        yield Finding(
+            ERROR,
+            "file",
+            f"{path} is damaged: {damage}",
+            "stop all programs that use it, then move it away: a new one is made",
+        )
         return
     if not ask("SELECT count(*) FROM sqlite_schema WHERE name = 'leasehold'"):
         yield Finding(OK, "file", f"{path} has no leases yet; their table is made on first use")

@@ -19,8 +19,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 
 from ... import clock
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
@@ -89,6 +88,8 @@ _IDLE = """SELECT namespace, name, version, token, boot, state FROM leasehold
 
 _HAS_NOTES = "SELECT count(*) FROM pragma_table_info('leasehold') WHERE name = 'note'"
 
+REST_LIMIT = 1.0
+"""How long a fork, a close or a stop waits for a request that another thread makes."""
 PAUSES = (0.001, 0.002, 0.005, 0.010, 0.015, 0.020, 0.025)
 """Between tries while another process has the write lock. The mutex is free meanwhile."""
 KEEP_RECORDS = 24 * 3600 * SECOND
@@ -187,11 +188,19 @@ class _Line:
         self.check_at = 0.0
         self.busy = False
 
-    def close(self) -> None:
-        with self.mutex:
-            connection, self.connection = self.connection, None
-            if connection is not None:
-                connection.close()
+    def close(self, limit: float = 0.0) -> None:
+        """Whoever uses it meanwhile may be what a signal handler has interrupted, and waits for us: it is left open
+        when it does not come free within ``limit``."""
+        try:
+            if self.mutex.acquire(timeout=max(0.0, limit)):
+                connection, self.connection = self.connection, None
+                if connection is not None:
+                    connection.close()
+        finally:  # here and not after a check: an exception out of a signal handler may come between any two calls
+            try:
+                self.mutex.release()
+            except RuntimeError:
+                pass  # it was not to be had
 
 
 class Database:
@@ -222,10 +231,20 @@ class Database:
     def run_until(self, steps: Steps[T], ends: float) -> T:
         if clock.now() >= ends:
             raise StoreUnavailable(f"{self.path} has been busy in this process for too long")
-        try:
-            return run_steps(steps, partial(self._ask, ends))
-        except sqlite3.Error as error:
-            raise self._translate(error) from error
+        lost = ""
+
+        def answer(request: Any) -> Any:
+            nonlocal lost
+            if type(request) is Read and request.name == lost and clock.now() >= ends:
+                raise StoreUnavailable(f"{self.path}: too many programs write the record of {lost!r} at once")
+            try:
+                reply = self._ask(ends, request)
+            except sqlite3.Error as error:
+                raise self._translate(error) from error
+            lost = request.name if type(request) is Swap and not reply else ""
+            return reply
+
+        return run_steps(steps, answer)
 
     def _ask(self, ends: float, request: Any) -> Any:
         """Answer one request; while other writers are in the way, try again until the time is over."""
@@ -237,8 +256,6 @@ class Database:
                 return self.bell.ring(session, attempt)
             case Alive(session):
                 return self.bell.alive(session)
-            case Read(name) if clock.now() >= ends:  # each time another was faster
-                raise StoreUnavailable(f"{self.path}: too many write to {name!r} at once")
         line = self._main if threading.get_ident() == threading.main_thread().ident else self._others
         tries = 0
         while True:
@@ -247,7 +264,11 @@ class Database:
             try:
                 with line.mutex:
                     if not _forking:
-                        return self._handle_in(line, request)
+                        try:
+                            return self._handle_in(line, request)
+                        finally:
+                            if self._closed:  # meanwhile
+                                line.close()
             except sqlite3.OperationalError as error:
                 if _code(error) != sqlite3.SQLITE_BUSY or clock.now() >= ends:
                     raise
@@ -492,33 +513,45 @@ class Database:
 
     def disconnect(self) -> None:
         self._closed = True  # whoever waits for other writers gives up now
-        self._main.close()
-        self._others.close()
+        self._close(REST_LIMIT)
         with self._bell_mutex:
             self.bell.close()
 
+    def _close(self, limit: float) -> None:
+        ends = clock.now() + limit
+        for line in self._main, self._others:
+            line.close(ends - clock.now())
+
     def __del__(self) -> None:
-        for line in (self._main, self._others) if hasattr(self, "_others") else ():
-            line.close()
+        if hasattr(self, "_others"):
+            self._close(0.0)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Nobody here is in the middle of a write: a process that is stopped now holds up no other."""
-        with self._main.mutex, self._others.mutex:
+        """Nobody here is in the middle of a write: a process that is stopped now holds up no other.
+
+        Unless a write does not end in time: then the process is stopped all the same."""
+        with ExitStack() as held:
+            ends = clock.now() + REST_LIMIT
+            for line in self._main, self._others:
+                if line.mutex.acquire(timeout=max(0.0, ends - clock.now())):
+                    held.callback(line.mutex.release)
             yield
 
-    def before_fork(self) -> None:
+    def before_fork(self, limit: float) -> None:
         """Close the connections.
 
         SQLite counts file locks per process. A child that inherits an open connection believes that it has the
         parent's locks; when the parent closes, it deletes the log under the child, and both go on in different files.
         """
-        self._main.close()
-        self._others.close()
+        self._close(limit)
 
     def after_fork(self) -> None:
         """SQLite forbids even closing an inherited connection: keep it out of the garbage collector's reach."""
-        lines = (self._main, self._others)  # still open when a handler has interrupted what comes before the fork
+        lines = (
+            self._main,
+            self._others,
+        )  # still open: when their use did not end, or a handler raised before the fork
         _inherited.extend(line.connection for line in lines if line.connection is not None)
         self._reset()
         self.bell.after_fork()
@@ -527,17 +560,18 @@ class Database:
 _inherited: list[sqlite3.Connection] = []
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _forking: list[bool] = []
-"""Not empty while this process forks: nobody opens a connection then."""
+"""An item for each thread that forks now: nobody opens a connection until the last of them has."""
 
 
 def _before_fork() -> None:
     _forking.append(True)
+    ends = clock.now() + REST_LIMIT
     for database in list(_databases):
-        database.before_fork()
+        database.before_fork(ends - clock.now())
 
 
 if hasattr(os, "register_at_fork"):  # (what is built in is not interrupted by a signal handler)
-    os.register_at_fork(before=_before_fork, after_in_parent=_forking.clear, after_in_child=_forking.clear)
+    os.register_at_fork(before=_before_fork, after_in_parent=_forking.pop, after_in_child=_forking.clear)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -11,6 +10,7 @@ from contextlib import AbstractContextManager
 from ... import clock
 from ...errors import StoreUnavailable
 from ...protocol import Busy, Steps, T
+from ..fifo import Descriptor
 from .store import Database
 
 
@@ -24,7 +24,7 @@ class SqliteTasks:
     def _reset(self) -> None:
         self._worker: ThreadPoolExecutor | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._watched: dict[str, dict[str, int]] = {}
+        self._watched: dict[str, dict[str, Descriptor]] = {}
 
     @property
     def on_ring(self) -> Callable[[str], None]:
@@ -75,29 +75,27 @@ class SqliteTasks:
         old = self._watched.pop(attempt, {})
         new = {}
         for session in sessions:
-            fd = old.pop(session) if session in old else self.database.bell.watch(session)
-            if fd is None:  # died between the answer and now
+            kept = old.pop(session, None)
+            watch = kept or self.database.bell.watch(session)
+            if watch is None:  # died between the answer and now
                 self.on_ring(attempt)
                 continue
-            new[session] = fd
-            if fd >= 0 and self._loop is not None:
-                self._loop.add_reader(fd, self._died, attempt, session)
-        for fd in old.values():
-            self._unwatch(fd)
+            new[session] = watch
+            if kept is None and watch.fd >= 0 and self._loop is not None:
+                self._loop.add_reader(watch.fd, self._died, attempt, watch)
+        for watch in old.values():
+            self._unwatch(watch)
         if new:
             self._watched[attempt] = new
 
-    def _died(self, attempt: str, session: str) -> None:
-        watched = self._watched.get(attempt, {})
-        self._unwatch(watched.get(session, -1))
-        watched[session] = -1
+    def _died(self, attempt: str, watch: Descriptor) -> None:
+        self._unwatch(watch)
         self.on_ring(attempt)
 
-    def _unwatch(self, fd: int) -> None:
-        if fd >= 0:
-            if self._loop is not None and not self._loop.is_closed():
-                self._loop.remove_reader(fd)
-            os.close(fd)
+    def _unwatch(self, watch: Descriptor) -> None:
+        if watch.fd >= 0 and self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(watch.fd)
+        watch.close()
 
     async def close(self) -> None:
         for attempt in list(self._watched):
@@ -124,8 +122,7 @@ class SqliteTasks:
 
     def after_fork(self) -> None:
         for watched in self._watched.values():
-            for fd in watched.values():
-                if fd >= 0:
-                    os.close(fd)
+            for watch in watched.values():
+                watch.close()
         self._reset()
         self.database.after_fork()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from ...protocol import Busy, Steps, T
 from ...ready import kernel_polls, readable
-from ..fifo import POKE
-from ..listening import start_thread
+from ...starting import start_thread
+from ..fifo import POKE, Descriptor
 from .store import Database
 
 LOG_LEFT = 512 * 1024
@@ -28,8 +28,8 @@ class SqliteThreads:
     def _reset(self) -> None:
         self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._thread: threading.Thread | None = None
-        self._watched: dict[str, dict[str, int]] = {}
-        self._stale: list[int] = []
+        self._watched: dict[str, Mapping[str, Descriptor]] = {}
+        """By attempt: the sessions it watches. Never changed, but replaced: a signal handler may come at any time."""
         self._closed = False
 
     @property
@@ -52,23 +52,21 @@ class SqliteThreads:
         if bell.fd < 0:
             return False
         head = busy is not None and not busy.place
-        sessions = tuple(busy.watch) if busy is not None and head else ()
-        with self._mutex:
-            if self._closed:
-                return False
-            changed = self._watch(attempt, sessions)
-            if self._thread is None:
-                self._thread = start_thread(self._listen, "leasehold-sqlite")
-                if self._thread is None:
-                    return False
-            elif changed:
-                bell.poke()
+        changed = self._watch(attempt, tuple(busy.watch) if busy is not None and head else ())
+        if self._closed:
+            return False
+        if self._thread is None:
+            try:
+                start_thread("leasehold-sqlite", self._listen)
+            except RuntimeError:
+                return False  # no thread to be had: the waiter polls, and the next one tries again
+        elif changed:
+            bell.poke()
         return busy is None or bell.can_be_rung()
 
     def forget(self, attempt: str) -> None:
-        with self._mutex:
-            if self._watch(attempt, ()):
-                self.database.bell.poke()
+        if self._watched.pop(attempt, None) is not None:
+            self.database.bell.poke()  # the listener lets go of what only it has
 
     def _watch(self, attempt: str, sessions: tuple[str, ...]) -> bool:
         """Watch just these sessions for the attempt. True when that is a change."""
@@ -77,12 +75,11 @@ class SqliteThreads:
             return False
         new = {}
         for session in sessions:
-            fd = old.pop(session) if session in old else self.database.bell.watch(session)
-            if fd is None:  # died between the answer and now
+            watch = old[session] if session in old else self.database.bell.watch(session)
+            if watch is None:  # died between the answer and now
                 self.on_ring(attempt)
             else:
-                new[session] = fd
-        self._stale.extend(fd for fd in old.values() if fd >= 0)
+                new[session] = watch
         if new:
             self._watched[attempt] = new
         else:
@@ -91,59 +88,46 @@ class SqliteThreads:
 
     def _listen(self) -> None:
         bell = self.database.bell
-        while True:
-            with self._mutex:
-                if self._closed:
-                    return
-                while self._stale:
-                    os.close(self._stale.pop())
-                fds: dict[int, tuple[str, str]] = {}
-                for attempt in list(self._watched):  # a handler may add one meanwhile
-                    for session, fd in list(self._watched.get(attempt, {}).items()):
-                        if fd >= 0:
-                            fds[fd] = attempt, session
-            for fd in self._wait(fds):
-                if fd in fds:
-                    attempt, _ = fds[fd]
-                    self._died(attempt, fd)
+        with self._mutex:
+            if self._thread is not None or self._closed:
+                return  # two have been started
+            self._thread = threading.current_thread()
+        while not self._closed:
+            watches: dict[int, tuple[str, str, Descriptor]] = {}
+            for attempt, watched in list(self._watched.items()):
+                for session, watch in watched.items():
+                    if watch.fd >= 0:
+                        watches[watch.fd] = attempt, session, watch
+            for fd in self._wait(watches):
+                if fd in watches:
+                    attempt, _, watch = watches[fd]
+                    watch.close()
                     self.on_ring(attempt)
                 else:
                     for attempt in bell.read():
                         if attempt != POKE:
                             self.on_ring(attempt)
 
-    def _wait(self, fds: dict[int, tuple[str, str]]) -> list[int]:
-        """Our FIFO when there is something in it, and those of ``fds`` whose session has died."""
+    def _wait(self, watches: Mapping[int, tuple[str, str, Descriptor]]) -> list[int]:
+        """Our FIFO when there is something in it, and those of ``watches`` whose session has died."""
         bell = self.database.bell
         if kernel_polls():
             poll = select.poll()
-            for fd in fds:
+            for fd in watches:
                 poll.register(fd, 0)
             poll.register(bell.fd, select.POLLIN)
             return [fd for fd, _ in poll.poll()]
-        rung = [bell.fd] if readable(bell.fd, within=LOOK_EVERY if fds else None) else []
-        return rung + [fd for fd, (_, session) in fds.items() if not bell.alive(session)]
-
-    def _died(self, attempt: str, fd: int) -> None:
-        with self._mutex:
-            watched = self._watched.get(attempt, {})
-            for session in list(watched):
-                if watched[session] == fd:
-                    watched[session] = -1
-                    self._stale.append(fd)
+        rung = [bell.fd] if readable(bell.fd, within=LOOK_EVERY if watches else None) else []
+        return rung + [fd for fd, (_, session, _) in watches.items() if not bell.alive(session)]
 
     def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            self._stale.extend(fd for watched in self._watched.values() for fd in watched.values() if fd >= 0)
-            self._watched.clear()
+        self._closed = True
+        self._watched.clear()
+        with self._mutex:  # a thread that has just been started either is known here, or sees that all is over
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             self.database.bell.poke()
             thread.join(1.0)
-        for fd in self._stale:
-            os.close(fd)
-        self._stale.clear()
         self.database.disconnect()
 
     @property
@@ -170,8 +154,8 @@ class SqliteThreads:
 
     def after_fork(self) -> None:
         """In the child: new mutex, no thread, and the parent's watches closed."""
-        watched = [fd for each in self._watched.values() for fd in each.values() if fd >= 0]
-        for fd in (*watched, *self._stale):
-            os.close(fd)
+        for watched in list(self._watched.values()):
+            for watch in watched.values():
+                watch.close()
         self._reset()
         self.database.after_fork()

@@ -19,6 +19,7 @@ from ...bells import ThreadBell
 from ...errors import StoreNotReady, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import SECOND
+from ...starting import Life, start_thread
 from ...typed import Any
 from ..reentry import inside
 from . import nodes
@@ -75,7 +76,7 @@ class Link:
         self._bell = ThreadBell()
         self._next_round = 0.0
         self._next_over = float("inf")  # no stake ends before
-        self._guard: threading.Thread | None = None
+        self._guard: Life | None = None
 
     # Sessions.
 
@@ -91,9 +92,7 @@ class Link:
                     return session
             try:
                 if self._guard is None:
-                    guard = threading.Thread(target=self._keep_guard, name="leasehold-zookeeper", daemon=True)
-                    guard.start()
-                    self._guard = guard  # one that could not be started is none: the next call tries again
+                    self._guard = start_thread("leasehold-zookeeper", self._keep_guard)
                 session = Session(self, needed)
             except RuntimeError as error:
                 raise StoreUnavailable(f"{self.where}: no thread can be started for a session: {error}") from error
@@ -113,7 +112,7 @@ class Link:
             if clock.now() < session.began + REPLACED_AFTER:
                 continue
             try:
-                threading.Thread(target=session.close, daemon=True).start()  # it waits for kazoo's threads
+                start_thread("leasehold-zookeeper-end", session.close)  # it waits for kazoo's threads
             except RuntimeError:
                 continue  # no thread to be had: another time
             self.sessions.remove(session)
@@ -416,16 +415,14 @@ class Link:
         closing = []
         for session in sessions:
             close = partial(session.leave, self._not_offered(session, stakes)) if session in left else session.close
-            thread = threading.Thread(target=close, daemon=True)
             try:
-                thread.start()
-                closing.append(thread)
+                closing.append(start_thread("leasehold-zookeeper-end", close))
             except RuntimeError:  # there is none to be had, as when the interpreter exits
                 close()
         ends = clock.now() + CLOSING
         for each in closing:  # one that is about to connect to a server that hangs may take longer
             each.join(max(0.0, ends - clock.now()))
-        if guard is not None and guard is not threading.current_thread():
+        if guard is not None:
             guard.join(1.0)
 
     def _not_offered(self, session: Session, stakes: list[Stake]) -> list[str]:

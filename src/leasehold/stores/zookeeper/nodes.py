@@ -27,7 +27,7 @@ from ... import checks
 from ...errors import StoreNotReady
 from ...protocol import SECOND, Ask, Holding
 from ...typed import Any, NamedTuple
-from ..foreign import MOST_TIME, MOST_TOKEN, is_count, is_data
+from ..forms import LONGEST, MOST, is_data, is_number
 
 ROOT = "leasehold"
 FORMAT = 1
@@ -185,6 +185,8 @@ class Record(NamedTuple):
     """0 when it follows from the node's mzxid."""
     rest: int = 0
     """Its ``min_hold`` in µs, for an heir."""
+    kept: bool = False
+    """Whether it is renewed for as long as it is held. A lock's renewal writes nothing, so that only this tells."""
 
     def encode(self) -> bytes:
         return json.dumps({"format": FORMAT, **self._asdict()}, separators=(",", ":")).encode()
@@ -224,10 +226,11 @@ def _is_ours(record: Record) -> bool:
         and isinstance(record.owner, str)
         and isinstance(record.kind, str)
         and is_data(record.data)
-        and is_count(record.ttl, MOST_TIME)
-        and is_count(record.since, MOST_MS)
-        and is_count(record.token, MOST_TOKEN)
-        and is_count(record.rest, MOST_TIME)
+        and is_number(record.ttl, LONGEST)
+        and is_number(record.since, MOST_MS)
+        and is_number(record.token, MOST - 1)
+        and is_number(record.rest, LONGEST)
+        and isinstance(record.kept, bool)
     )
 
 
@@ -244,4 +247,4 @@ def rest_child(until: int, shape: str, limit: int, weight: int, attempt: str) ->
 
 
 def record(ask: Ask, state: str) -> Record:
-    return Record(state, ask.owner, ask.kind, ask.data, ask.ttl, rest=ask.rest)
+    return Record(state, ask.owner, ask.kind, ask.data, ask.ttl, rest=ask.rest, kept=ask.kept)

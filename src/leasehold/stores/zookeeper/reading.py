@@ -164,9 +164,9 @@ class Reading:
         left = seen.expires_in - max(0, now - stat.mtime) / 1000
         if node.limit > 1:
             return seen._replace(expires_in=max(0.001, left))
-        # A lock's renewal writes nothing. A node that is there after the term that was written has been renewed since,
-        # at most a ttl ago: it ends no later than a ttl from now.
-        return seen._replace(expires_in=left) if left > 0 else seen
+        # A lock's renewal writes nothing. One that is kept, or is there after the term that was written, was renewed at
+        # most a ttl ago: it ends no later than a ttl from now.
+        return seen if record.kept or left <= 0 else seen._replace(expires_in=left)
 
     def _token(self, session: Session, record: nodes.Record, stat: Any) -> int:
         return record.token or session.base + stat.mzxid

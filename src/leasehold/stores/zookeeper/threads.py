@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import getgeneratorlocals
 
 from kazoo.exceptions import KazooException
 
 from ... import clock
 from ...errors import StoreError, StoreUnavailable
-from ...protocol import Busy, Steps, T, run_steps
+from ...protocol import Ask, Busy, Steps, T, run_steps
 from ...typed import Any
 from ..main_thread import MainThread
+from ..turns import Turns
 from .errors import concerns_node, translate
 from .link import Link
 from .requests import Calls, Each, Up
+
+ASKING = 32
+"""So many new acquires are under way at a time, in the order in which they came. All of a crowd's would keep the
+interpreter from the threads by which leases are renewed."""
 
 
 class ZooKeeperThreads:
     def __init__(self, link: Link) -> None:
         self.link = link
-        self._main = MainThread(link.where)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._main = MainThread(self.link.where)
+        self._turns = Turns(ASKING)
 
     @property
     def on_ring(self) -> Callable[..., None]:
@@ -32,7 +42,22 @@ class ZooKeeperThreads:
     def run(self, steps: Steps[T], limit: float) -> T:
         # Of kazoo, an exception out of a signal handler leaves the lock of an answer owned, for which its own thread
         # then waits for good; and half of what the link notes about a stake undone.
-        return self._main.run(self._run, steps, limit)
+        return self._main.run(self._in_turn, steps, limit)
+
+    def _in_turn(self, steps: Steps[T], limit: float) -> T:
+        """Whoever has asked before does not wait behind those who ask: it may be about to claim."""
+        ask = getgeneratorlocals(steps).get("ask")
+        if not isinstance(ask, Ask) or ask.attempt in self.link.stakes:
+            return self._run(steps, limit)
+        ends = clock.now() + limit
+        try:
+            turn = self._turns.take(limit / 2)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"{self.link.where}: too many calls of this process at a time") from error
+        try:
+            return self._run(steps, ends - clock.now())
+        finally:
+            self._turns.over(turn)
 
     def _run(self, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
@@ -68,10 +93,10 @@ class ZooKeeperThreads:
         return listens(self.link, attempt)
 
     def forget(self, attempt: str) -> None:
-        self._main.do(lambda: self.link.watching.forget(attempt))
+        self._main.soon(lambda: self.link.watching.forget(attempt))
 
     def after_fork(self) -> None:
-        self._main = MainThread(self.link.where)
+        self._reset()
         self.link.after_fork()
 
     def close(self) -> None:
