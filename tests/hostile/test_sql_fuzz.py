@@ -319,3 +319,13 @@ def test_listing_goes_past_names_that_are_no_text(server: Any) -> None:
         table.sql("DELETE FROM leasehold")
         del held
     table.close()
+
+
+def test_lease_that_is_held_for_years_is_not_called_damaged(scene: tuple[Table, leasehold.Locks]) -> None:
+    table, locks = scene
+    lease = locks.lock("leader").acquire(timeout=30)
+    table.write("leader", {"acquired": NOW - 3 * 365 * 24 * HOUR})
+    tried(lambda: locks.lock("leader").acquire(timeout=0.3))  # who joins the queue has the whole row written down
+    lease.renew()
+    assert [info.name for info in locks.leases()] == ["leader"]
+    assert lease.release()

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...entry import _encode
-from ...policy import LONGEST_TTL, WAITER_TTL
+from ...policy import WAITER_TTL
 from ...protocol import SECOND, Ask
-from ..forms import Damaged
+from ..forms import LONGEST, Damaged
 
 FORMAT = 1
 """Of a row. A newer one is refused, so that an old process never misreads a new one's record."""
@@ -39,7 +39,6 @@ LOCK = '["lock",1,'
 NOBODY, CLOSED = "[]]", "]]"
 WAITER = ",0,0,0]"
 PLACE = int(WAITER_TTL * SECOND)
-_LONGEST = int(LONGEST_TTL * SECOND)
 
 
 def state_of(columns: tuple[Any, ...]) -> tuple[int, Sequence[Any]]:
@@ -53,7 +52,7 @@ def state_of(columns: tuple[Any, ...]) -> tuple[int, Sequence[Any]]:
         shape, limit, last, weight, ttl, rest, holders, queue = _parsed(more)
     if state != FREE:
         if type(ttl) is int:  # a statement has counted it from when the lease was acquired, however long ago
-            ttl = max(1, min(ttl, _LONGEST))
+            ttl = max(1, min(ttl, LONGEST))
         first = [attempt, owner, kind, data, session, weight, ttl, rest, expires, token, acquired, state]
         holders = [first, *holders]
     return last, [shape, limit, holders, queue] if holders or queue else []
