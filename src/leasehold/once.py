@@ -15,6 +15,7 @@ from .effects import RETRY, Effects, Run, Wait
 from .errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
 from .lease import BaseLease
 from .log import ERROR, INFO, WARNING, log
+from .stores import forms
 from .typed import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class OnceFailed(LeaseholdError):
 
 class TooManyOutcomes(LeaseholdError):
     """So many versions of one name are recorded that there is no room for another. Nothing was run."""
+
+
+class Damaged(StoreNotReady):
+    """What is recorded is not what leasehold writes."""
 
 
 class Outcome(NamedTuple):
@@ -223,7 +228,12 @@ def record(core: Core, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Ou
 
 def forget(core: Core, lease: BaseLease, version: str | None) -> Effects[bool | None]:
     """Forget one version's outcome, or all: whether there was one. None when the lease has ended before that."""
-    recorded = yield from known(core, lease.name, True, None)
+    try:
+        recorded = yield from known(core, lease.name, True, None)
+    except Damaged:
+        if version is not None:
+            raise
+        return True if (yield from write(core, lease, {})) else None
     left = {} if version is None else {key: value for key, value in recorded.items() if key != version}
     if len(left) == len(recorded):
         return False
@@ -259,26 +269,43 @@ def write(core: Core, lease: BaseLease, recorded: dict[str, Outcome]) -> Effects
 
 
 def load(name: str, text: str | None) -> dict[str, Outcome]:
-    """The outcomes in a note, by version."""
+    """The outcomes in a note, by version. Raises StoreNotReady."""
     if text is None:
         return {}
     import json
+
+    try:
+        note = json.loads(text)
+        if forms.number(note["format"], "format", 1, forms.MOST) > FORMAT:
+            raise StoreNotReady(f"the outcomes of {name!r} were recorded by a newer leasehold: update this one")
+        return {version: _outcome(name, version, *row) for version, row in note["outcomes"].items()}
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise Damaged(
+            f"the outcomes of {name!r} are damaged ({type(error).__name__}): remove them with "
+            f"once({name!r}).forget(every_version=True)"
+        ) from error
+
+
+def _outcome(name: str, version: str, status: str, *rest: Any) -> Outcome:
+    """From a row of a note. Raises ValueError or TypeError where that is not one that ``dump`` has made."""
     from datetime import datetime, timedelta
 
-    note = json.loads(text)
-    if note["format"] > FORMAT:
-        raise StoreNotReady(f"the outcomes of {name!r} were recorded by a newer leasehold: update this one")
-    found = {}
-    for version, (status, *rest) in note["outcomes"].items():
-        if len(rest) == 1:  # an old one, shortened
-            nothing = (None,) * 6
-            found[version] = Outcome(name, version, status, *nothing, rest[0], None, False)
-            continue
-        owner, token, started, duration, error, attempts, result = rest
-        begun = datetime.fromisoformat(started)
-        times = (begun, begun + timedelta(seconds=duration), duration)
-        found[version] = Outcome(name, version, status, owner, token, *times, error, attempts, result, False)
-    return found
+    if status not in (DONE, FAILED):
+        raise ValueError(status)
+    if len(rest) == 1:  # an old one, shortened
+        nothing = (None,) * 6
+        return Outcome(name, version, status, *nothing, forms.number(rest[0], "attempts", 0, forms.MOST), None, False)
+    owner, token, started, duration, error, attempts, result = rest
+    forms.text(owner, "owner", checks.MAX_OWNER)
+    forms.number(token, "token", 0, forms.MOST)
+    forms.number(attempts, "attempts", 0, forms.MOST)
+    if error is not None:
+        forms.text(error, "error", LONGEST_ERROR, 0, printable=False)
+    begun = datetime.fromisoformat(started)
+    if begun.tzinfo is None:
+        raise ValueError(started)
+    times = (begun, begun + timedelta(seconds=duration), duration)
+    return Outcome(name, version, status, owner, token, *times, error, attempts, result, False)
 
 
 def dump(name: str, outcomes: dict[str, Outcome]) -> str | None:

@@ -36,7 +36,7 @@ class Row(NamedTuple):
     foreign: bool = False
     """Whether it was written under another boot id: in an earlier boot, or in a container with one of its own."""
     fault: StoreNotReady | None = None
-    """Why it cannot be read. Only a Page is answered with such rows."""
+    """Why it cannot be read. Only requests for several rows are answered with such."""
 
 
 # Requests that an entries driver answers.
@@ -241,22 +241,40 @@ class EntryStore:
 
     def _store(self, row: Row, entry: Entry) -> Steps[int]:
         """Swap if anything has changed, and wake whom that concerns. 0: another was faster."""
-        version = row.version
+        version = yield from self._swap(row, entry)
+        if version:
+            yield from self._ring(entry)
+        return version
+
+    def _swap(self, row: Row, entry: Entry) -> Steps[int]:
         state = entry.dump()
-        if state != row.state or entry.token != row.token:
-            version = yield Swap(row.name, row.version, entry.token, state)
-            if not version:
-                return 0
-        yield from self._ring(entry)
-        return version or 1
+        if state == row.state and entry.token == row.token:
+            return row.version or 1
+        version: int = yield Swap(row.name, row.version, entry.token, state)
+        return version
 
     def _ring(self, entry: Entry) -> Steps[None]:
-        dead = set()
-        for session, attempt in entry.rings:
-            if session not in dead and not (yield Ring(session, attempt)):
-                dead.add(session)
-        if dead:  # granted to the dead: pass it on
-            yield from self._change(entry.name, lambda e, r: e.bury(dead, r.now, r.wall), None)
+        """Wake whom a change concerns. What the change grants to the dead is passed on until a live waiter has it."""
+        dead: set[str] = set()
+        while True:
+            known = len(dead)
+            for session, attempt in entry.rings:
+                if session not in dead and not (yield Ring(session, attempt)):
+                    dead.add(session)
+            if len(dead) == known:
+                return
+            while True:
+                row: Row = yield Read(entry.name)
+                if not row.state:
+                    return
+                entry = self._entry(row)
+                for waiter in entry.queue:  # one swap for all the dead at the head of the queue
+                    if waiter.session not in dead and (yield Alive(waiter.session)):
+                        break
+                    dead.add(waiter.session)
+                entry.bury(dead, row.now, row.wall)
+                if (yield from self._swap(row, entry)):
+                    break
 
     def _dead(self, sessions: Sequence[str]) -> Steps[set[str]]:
         dead = set()

@@ -17,7 +17,6 @@ with them, for two seconds. There it waits for a transaction that will never com
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +25,7 @@ from ... import clock
 from ...protocol import ALL, HELD, Busy
 from ..sockets import hang_up
 from ..sql.dialect import Result, Statement
+from ..sql.rows import called_by
 from ..sql.session import Deaf, Refused, Session, Work
 from ..sql.threads import carry_out
 from .sql import MySQL, asleep, bell, hexed
@@ -119,10 +119,9 @@ class Standing:
         following: set[str] = set()
         for attempt, more in result.rows:
             holding.add(attempt)
-            if more is not None:
-                *_, others, queue = json.loads(more)
-                holding.update(each[0] for each in others)
-                following.update(each[0] for each in queue[:1])
+            others, queue = called_by(more)
+            holding.update(others)
+            following.update(queue)
         granted, next_ones = ([each for each in calls if each in self._names] for calls in (holding, following))
         for attempt in (*granted, *next_ones):
             self.discard(attempt)

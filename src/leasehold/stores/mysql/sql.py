@@ -1,8 +1,9 @@
 """The statements of MySQL and MariaDB, which are the same: no RETURNING, which only MariaDB has.
 
-A token comes back through LAST_INSERT_ID(expression), which the server sends along with every answer. Assignments are
-made from left to right and see each other, so what the conditions look at is assigned last. Names are sent in hex:
-bytes that no connection's character set, and no driver's way of quoting bytes, can change.
+A token comes back through LAST_INSERT_ID(expression), which the server sends along with every answer. After ON
+DUPLICATE KEY, assignments are made from left to right and see each other, so what the conditions look at is assigned
+last. In an UPDATE none depends on another: MariaDB's sql_mode SIMULTANEOUS_ASSIGNMENT makes them all at once. Names are
+sent in hex: bytes that no connection's character set, and no driver's way of quoting bytes, can change.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from ...errors import StoreNotReady
 from ...protocol import Renewal
+from ..forms import MOST
 from ..sql.dialect import BELOW, SELECTED, Dialect, Hint, Result, Statement, after_all_with
 from ..sql.rows import ALL_COLUMNS, CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 
@@ -91,7 +93,8 @@ ON DUPLICATE KEY UPDATE
 
 _ACCEPT = f"""UPDATE {{table}} SET
     version = version + 1, token = LAST_INSERT_ID(2 * token + (more IS NOT NULL)) DIV 2, state = 2,
-    expires = GREATEST(expires, {_NOW} + %(ttl)s), expires_day = expires DIV {DAY}, updated = {_NOW}
+    expires_day = GREATEST(expires, {_NOW} + %(ttl)s) DIV {DAY}, expires = GREATEST(expires, {_NOW} + %(ttl)s),
+    updated = {_NOW}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND state = 1
     AND expires > {_NOW} AND format = {FORMAT} AND {_WRITES}"""
 
@@ -135,8 +138,8 @@ ON DUPLICATE KEY UPDATE
     expires_day = IF(note IS NULL, b.expires DIV {DAY}, {NEVER}), more = b.more, updated = {_NOW}"""
 
 _EXTEND = f"""UPDATE {{table}} SET
-    version = version + 1, expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END),
-    expires_day = expires DIV {DAY}, updated = LAST_INSERT_ID({_NOW})
+    version = version + 1, expires_day = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END) DIV {DAY},
+    expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END), updated = LAST_INSERT_ID({_NOW})
 WHERE namespace = UNHEX(%(namespace)s) AND name IN ({{names}}) AND ({{which}})
     AND state = 2 AND expires > {_NOW} AND format = {FORMAT} AND {_WRITES}"""
 
@@ -179,8 +182,15 @@ ON DUPLICATE KEY UPDATE
 _READ_NOTE = """SELECT format, note FROM {table}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s)"""
 _WRITE_NOTE = f"""UPDATE {{table}} SET note = %(note)s, version = version + 1, updated = {_NOW},
-    expires_day = IF(note IS NULL, expires DIV {DAY}, {NEVER})
+    expires_day = IF(%(note)s IS NULL, expires DIV {DAY}, {NEVER})
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s AND {_WRITES}"""
+
+# What was damaged is free, and keeps its note. A token that cannot have been one of ours is not gone on from.
+_MEND = f"""UPDATE {{table}} SET
+    format = {FORMAT}, version = {_NOW}, token = IF(token BETWEEN 0 AND {MOST - 1}, token, 0),
+    attempt = '', session = '', owner = '', kind = '', data = NULL, state = 0, acquired = 0, expires = {_NOW},
+    expires_day = IF(note IS NULL, {_NOW} DIV {DAY}, {NEVER}), more = NULL, updated = {_NOW}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND format <= {FORMAT} AND {_IN_TIME}"""
 
 _DEAD = f"expires_day < {_NOW} DIV {DAY} - 1"
 _PURGE = f"DELETE FROM {{table}} WHERE {_DEAD} AND more IS NULL AND note IS NULL ORDER BY expires_day LIMIT 1000"
@@ -238,7 +248,7 @@ class MySQL(Dialect):
         self.ACCEPT, self.READ_NOTE, self.WRITE_NOTE = of(_ACCEPT), of(_READ_NOTE), of(_WRITE_NOTE)
         self.CHECK_HELD, self.CAN_HOLD, self.HOLD = of(_CHECK_HELD), of(_LOOK), of(_HOLD)
         self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
-        self.ADD_NOTE, self.INDEX = of(_ADD_NOTE), of(_INDEX)
+        self.ADD_NOTE, self.INDEX, self.MEND = of(_ADD_NOTE), of(_INDEX), of(_MEND)
 
     def schema(self) -> Sequence[str]:
         return (_SCHEMA.replace("{table}", self.quoted),)
@@ -297,7 +307,7 @@ class MySQL(Dialect):
         return {"namespace": hexed(namespace), "name": hexed(name)}
 
     def text(self, name: Any) -> str:
-        return bytes(name).decode()
+        return bytes(name).decode(errors="surrogateescape")
 
     def taken(self, result: Result) -> int:
         return result.last_id if result.touched else 0
@@ -392,7 +402,7 @@ def asleep(session: str) -> str:
 
 
 def hexed(text: str) -> str:
-    return text.encode().hex()
+    return text.encode(errors="surrogateescape").hex()  # names of others may be any bytes
 
 
 def _words(value: Any) -> str:

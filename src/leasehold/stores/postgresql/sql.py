@@ -9,6 +9,7 @@ from typing import Any
 from ...errors import StoreNotReady
 from ...protocol import Renewal
 from ..entries import Row
+from ..forms import MOST
 from ..sql.dialect import BELOW, SELECTED, Dialect, Result, Statement, after_all_with
 from ..sql.rows import CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 
@@ -202,6 +203,14 @@ _WRITE_NOTE = f"""UPDATE {{table}} SET note = CAST(%(note)s AS text), version = 
     expires_day = CASE WHEN CAST(%(note)s AS text) IS NULL THEN expires / {DAY} ELSE {NEVER} END
 FROM {_NOW_WAIT} WHERE namespace = %(namespace)s AND name = %(name)s AND version = CAST(%(version)s AS bigint)"""
 
+# What was damaged is free, and keeps its note. A token that cannot have been one of ours is not gone on from.
+_MEND = f"""UPDATE {{table}} AS l SET
+    format = {FORMAT}, version = c.now, token = CASE WHEN token BETWEEN 0 AND {MOST - 1} THEN token ELSE 0 END,
+    attempt = '', session = '', owner = '', kind = '', data = NULL, state = 0, acquired = 0, expires = c.now,
+    expires_day = CASE WHEN note IS NULL THEN c.now / {DAY} ELSE {NEVER} END, more = NULL, updated = c.now
+FROM {_NOW_WAIT}
+WHERE namespace = %(namespace)s AND name = %(name)s AND format <= {FORMAT} AND c.now <= {_UNTIL}"""
+
 _DEAD = f"expires_day < (SELECT now / {DAY} FROM {_NOW}) - 1"
 _PURGE = f"""DELETE FROM {{table}} WHERE (namespace, name) IN (
     SELECT namespace, name FROM {{table}} WHERE {_DEAD} AND more IS NULL AND note IS NULL
@@ -229,7 +238,7 @@ class PostgreSQL(Dialect):
     CREATED = ("42P07", "23505", "42710", "42701", "XX000")
     LOCKED = ("55P03",)
     AGAIN = ("40001", "40P01", *LOCKED)
-    UNDONE = ("22012",)
+    UNDONE = ("22012", "22003")
     WRONG = ("42703", "42P10", "42804", "42883", "42809", "23502", "22P02", "23514", "428C9")
     DENIED = ("42501",)
     READ_ONLY = ("25006",)
@@ -257,7 +266,7 @@ class PostgreSQL(Dialect):
         self.CHECK_HELD, self.SNAPSHOT = of(_CHECK_HELD), of(_SNAPSHOT)
         self.CAN_HOLD, self.HOLD = of(_CAN_HOLD), of(_HOLD)
         self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
-        self.ADD_NOTE = of(_ADD_NOTE)
+        self.ADD_NOTE, self.MEND = of(_ADD_NOTE), of(_MEND)
         self.INDEX = of(_INDEX).replace("{index}", f'"{self.table.rpartition(".")[2]}_expires_day"')
 
     def schema(self) -> Sequence[str]:
@@ -304,7 +313,7 @@ class PostgreSQL(Dialect):
             return 0
         now, *found = result.rows[0]
         _, _, token, holder, *_ = found
-        return int(token) if holder == attempt else self.row(name, now, found, session)
+        return int(token) if holder == attempt else self.readable(name, now, found, session)
 
     def accepted(self, result: Result) -> tuple[int, bool]:
         token, others = result.rows[0] if result.rows else (0, False)
@@ -321,6 +330,12 @@ class PostgreSQL(Dialect):
             return Statement(self.UPDATE, values)
         channels = [channel(session) for session, _ in rings]
         return Statement(self.RING, {**values, "channels": channels, "attempts": [attempt for _, attempt in rings]})
+
+    def without_rings(self, statement: Statement) -> Statement | None:
+        if statement.sql != self.RING:
+            return None
+        rings = ("channels", "attempts")
+        return Statement(self.UPDATE, {key: value for key, value in statement.values.items() if key not in rings})
 
     def read_all(self, namespace: str, names: Sequence[str]) -> Statement:
         return Statement(self.READ_ALL, {"namespace": namespace, "names": list(names)})

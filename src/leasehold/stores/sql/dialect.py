@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
+from .. import forms
 from ..entries import Page, Read, ReadNote, Row, WriteNote
 from .rows import ALL_COLUMNS, COLUMNS, FORMAT, NOTE, columns_of, state_of, waiter_of
 from .store import (
@@ -22,6 +23,7 @@ from .store import (
     Extended,
     Free,
     Leftovers,
+    Mend,
     Purge,
     ReadAll,
     Take,
@@ -30,6 +32,7 @@ from .store import (
 )
 
 DEFAULT_TABLE = "leasehold"
+_SESSION = re.compile(r"[0-9a-f]{24}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}(\.[A-Za-z_][A-Za-z0-9_]{0,47})?", re.ASCII)
 
 
@@ -92,7 +95,8 @@ class Dialect:
     AGAIN: Collection[Any]
     """Error codes of statements that have done nothing and can be sent again at once."""
     UNDONE: Collection[Any]
-    """Error codes by which an ExchangeAll undoes itself: one of its rows has changed meanwhile."""
+    """Error codes by which an ExchangeAll undoes itself: one of its rows has changed meanwhile. Any other statement
+    meets them in a damaged row only, where a number is too large to go on from: it has done nothing."""
     WRONG: Collection[Any]
     """Error codes that say: the table is not as we need it."""
     DENIED: Collection[Any]
@@ -192,7 +196,7 @@ class Dialect:
                 values.update(columns_of(token, state))
                 if not version:
                     return Statement(self.INSERT, values)
-                others = [ring for ring in rings if ring[0] and ring[0] != session]
+                others = [ring for ring in rings if _SESSION.fullmatch(ring[0]) and ring[0] != session]
                 return self.exchange({**values, "version": version}, others)
             case ReadAll(names):
                 return self.read_all(namespace, names)
@@ -210,6 +214,8 @@ class Dialect:
                 return Statement(self.WRITE_NOTE, {**self.key(namespace, name), "version": version, "note": text})
             case CanHold(name):
                 return Statement(self.CAN_HOLD, self.key(namespace, name))
+            case Mend(name):
+                return Statement(self.MEND, self.key(namespace, name))
             case Purge():
                 return Statement(self.PURGE, {})
             case Leftovers():
@@ -224,7 +230,7 @@ class Dialect:
                 return self.taken_or_joined(name, ask.attempt, result, session)
             case Accept():
                 return Accepted(*self.accepted(result))
-            case Free() | WriteNote():
+            case Free() | WriteNote() | Mend():
                 return result.touched > 0
             case ReadNote(name):
                 for format, note in result.rows:
@@ -233,7 +239,7 @@ class Dialect:
                 return None
             case Read(name):
                 now, *found = result.rows[0]
-                return self.row(name, now, found, session)
+                return self.readable(name, now, found, session)
             case Exchange(_, version):
                 if not version:
                     return self.inserted(result)
@@ -258,12 +264,26 @@ class Dialect:
                 return [self.text(name) for (name,) in result.rows]
         raise TypeError(request)
 
+    def readable(self, name: str, now: int, found: Sequence[Any], session: str) -> Row:
+        """The row, or its fault as an error."""
+        row = self.row(name, now, found, session)
+        if row.fault is not None:
+            raise row.fault
+        return row
+
     def row(self, name: str, now: int, found: Sequence[Any], session: str) -> Row:
+        """A record as read; with its fault, when it is not what leasehold writes."""
         format, version, *columns = found
         if format is None:
             return Row(name, 0, 0, [], now, now, session)
-        self.check_format(name, format)
-        token, state = state_of(tuple(columns))
+        try:
+            self.check_format(name, format)
+            forms.number(version, "version", 1, forms.MOST - 1)
+            token, state = state_of(tuple(columns))
+        except forms.Damaged as error:
+            return Row(name, 0, 0, [], now, now, session, fault=forms.damaged(name, error, self.table))
+        except StoreNotReady as error:
+            return Row(name, 0, 0, [], now, now, session, fault=error)
         return Row(name, version, token, state, now, now, session)
 
     def check_format(self, name: str, format: int) -> None:
@@ -285,6 +305,7 @@ class Dialect:
     INSERT: str
     PURGE: str
     LEFTOVERS: str
+    MEND: str
 
     def key(self, namespace: str, name: str) -> dict[str, Any]:
         raise NotImplementedError
@@ -350,6 +371,10 @@ class Dialect:
         """Take a free name for as long as the transaction lasts: its row is locked, and free again when that ends.
         Where it cannot be had, the row is locked all the same."""
         raise NotImplementedError
+
+    def without_rings(self, statement: Statement) -> Statement | None:
+        """What else to send when an exchange that rings was refused, perhaps because of its rings. None: nothing."""
+        return None
 
     # Ringing other sessions, where an exchange has not done it already.
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...entry import _encode
 from ...policy import WAITER_TTL
 from ...protocol import SECOND, Ask
+from ..forms import LONGEST, Damaged
 
 FORMAT = 1
 """Of a row. A newer one is refused, so that an old process never misreads a new one's record."""
@@ -41,18 +42,40 @@ PLACE = int(WAITER_TTL * SECOND)
 
 
 def state_of(columns: tuple[Any, ...]) -> tuple[int, Sequence[Any]]:
-    """The last token and the entry's state, as :meth:`leasehold.entry.Entry.load` takes them."""
+    """The last token and the entry's state, as :func:`..forms.load` takes and checks them. Raises Damaged."""
     token, attempt, session, owner, kind, data, state, acquired, expires, more = columns
     if more is None:
         if state == FREE:
             return token, []
         shape, limit, last, weight, ttl, rest, holders, queue = "lock", 1, token, 1, expires - acquired, 0, [], []
     else:
-        shape, limit, last, weight, ttl, rest, holders, queue = json.loads(more)
+        shape, limit, last, weight, ttl, rest, holders, queue = _parsed(more)
     if state != FREE:
+        if type(ttl) is int:  # a statement has counted it from when the lease was acquired, however long ago
+            ttl = max(1, min(ttl, LONGEST))
         first = [attempt, owner, kind, data, session, weight, ttl, rest, expires, token, acquired, state]
         holders = [first, *holders]
     return last, [shape, limit, holders, queue] if holders or queue else []
+
+
+def _parsed(more: str) -> list[Any]:
+    try:
+        stored = json.loads(more)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"its column more is not JSON: {type(error).__name__}") from None
+    if type(stored) is not list or len(stored) != 8 or type(stored[6]) is not list:
+        raise Damaged("its column more is not a list of 8")
+    return stored
+
+
+def called_by(more: str | None) -> tuple[list[str], list[str]]:
+    """The attempts of its holders, and of the first of its queue. A damaged one calls nobody."""
+    try:
+        *_, others, queue = _parsed(more) if more is not None else ([], [])
+        found = [str(each[0]) for each in others], [str(each[0]) for each in queue[:1]]
+    except (Damaged, TypeError, LookupError):
+        return [], []
+    return found
 
 
 def waiter_of(ask: Ask, session: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from ... import clock
 from ...errors import StoreError, StoreUnavailable
+from ...log import WARNING, log
 from ...protocol import SECOND, Steps, T
 from ..entries import Read
 from ..waiting import Wake
@@ -106,6 +107,8 @@ class Session:
         self._clock: tuple[float, int] | None = None
         """What the server's clock said, and the local time at which we had the answer."""
         self._wary = 0.0
+        self._warned = False
+        """Whether it has been said that the server refuses rings."""
         self.renew()
 
     def renew(self) -> None:
@@ -242,7 +245,8 @@ class Session:
                     raise self.dialect.error(refused.code, str(refused)) from refused
 
     def _again(self, statement: Statement, refused: Refused, impatient: bool = False) -> Work[Result]:
-        """What to do about a refusal: send it again, make the table and send it again, or give up."""
+        """What to do about a refusal: send it again, make the table or leave out the rings first, or give up."""
+        unheard: Refused | None = None
         for tries in count(1):
             code = refused.code
             if impatient and code in self.dialect.LOCKED:
@@ -258,14 +262,26 @@ class Session:
                     yield Pause(random.random() * min(0.05, 0.001 * 2**tries))
             elif code in self.dialect.MISSING and tries == 1:
                 yield from self.create(self.dialect.schema())
+            elif (silent := self.dialect.without_rings(statement)) is not None:
+                statement, unheard = silent, refused
             else:
                 break
             try:
                 result: Result = yield statement
-                return result
             except Refused as another:
                 refused = another
+                continue
+            if unheard is not None:
+                self._rings_are_refused(unheard)
+            return result
         raise self.dialect.error(refused.code, str(refused)) from (refused.__cause__ or refused)
+
+    def _rings_are_refused(self, refused: Refused) -> None:
+        self.waiters.doubt("the server refuses NOTIFY")
+        if not self._warned:
+            self._warned = True
+            message = "the server refuses NOTIFY, so that waiters poll: %s"
+            log(WARNING, message, refused, event="push_refused")
 
     def _ring(self, request: Exchange) -> Work[bool]:
         """Rings are hints, and what they tell of is done: False when the connection broke over it, but no error."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 from ... import clock
 from ...entry import HELD, Entry
-from ...errors import StoreUnavailable
+from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...policy import FALLBACK
 from ...protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
 from ..entries import EntryStore, Read, Row
@@ -157,6 +158,12 @@ class Leftovers(NamedTuple):
     """Answered with some names whose rows look dead but still have waiters or further holders."""
 
 
+class Mend(NamedTuple):
+    """Make a damaged record a free one. Answered with whether: not one of a newer format."""
+
+    name: str
+
+
 class Pause(NamedTuple):
     """Wait a moment."""
 
@@ -216,7 +223,7 @@ class SqlStore(EntryStore):
         whoever else. Whatever it is, the name is busy; for whom, the row may say."""
         for tries in count(1):
             row: Row = yield Read(ask.name)
-            entry = Entry.load(ask.name, row.token, row.state)
+            entry = self._entry(row)
             reply = entry.acquire(ask, row.session, row.now, row.wall)  # nothing of this is stored
             if isinstance(reply, Busy):
                 return reply._replace(place=None, look=LOOK_LOCKED)
@@ -295,7 +302,7 @@ class SqlStore(EntryStore):
             else:
                 sent = clock.now()
                 row = yield Read(ask.name)
-            entry = Entry.load(ask.name, row.token, row.state)
+            entry = self._entry(row)
             placed = any(permit.attempt == ask.attempt for permit in (*entry.holders, *entry.queue))
             if waiter is not None and ask.attempt in self.waiters and waiter.missed_its_grant(entry, row.now):
                 self.waiters.doubt()
@@ -342,7 +349,7 @@ class SqlStore(EntryStore):
             rows: Sequence[Row] = yield ReadAll([ask.name for ask in asks])
             exchanges, grants = [], []
             for place, (ask, row) in enumerate(zip(asks, rows, strict=True)):
-                entry = Entry.load(ask.name, row.token, row.state)
+                entry = self._entry(row)
                 reply = entry.acquire(ask, row.session, row.now, row.wall)
                 if isinstance(reply, (Busy, Mismatch)):
                     return Refusal(place, reply)
@@ -362,7 +369,7 @@ class SqlStore(EntryStore):
             yield from self._conflict(tries)
         raise AssertionError
 
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
         if clock.now() < self._careful:
             return (yield from self._renew_unlocked(batch))
         try:
@@ -374,7 +381,7 @@ class SqlStore(EntryStore):
             raise
         return (yield from self._renewed(batch, extended))
 
-    def _renewed(self, batch: Sequence[Renewal], extended: Extended) -> Steps[Sequence[str | StoreUnavailable]]:
+    def _renewed(self, batch: Sequence[Renewal], extended: Extended) -> Steps[Sequence[str | StoreError]]:
         """What became of each. One look at all that are not known to be done: most of them may be, and need no more."""
         names = list(dict.fromkeys(each.name for each in batch if each[:3] not in extended.done))
         if not names:
@@ -382,18 +389,30 @@ class SqlStore(EntryStore):
         sent = clock.now()
         rows: Sequence[Row] = yield ReadAll(names)
         seen = dict(zip(names, rows, strict=True))
-        outcomes: list[str | StoreUnavailable] = []
+        outcomes: list[str | StoreError] = []
         for each in batch:
-            if each[:3] in extended.done or (extended.at and _stands(each, seen[each.name], extended.at)):
-                outcomes.append(RENEWED)
-            else:
-                look = seen[each.name], sent
-                outcomes.append((yield from self._change(each.name, partial(_renew, each), GONE, look)))
+            try:
+                if each[:3] in extended.done or (extended.at and self._stands(each, seen[each.name], extended.at)):
+                    outcomes.append(RENEWED)
+                else:
+                    look = seen[each.name], sent
+                    outcomes.append((yield from self._change(each.name, partial(_renew, each), GONE, look)))
+            except StoreNotReady as error:  # one bad record does not fail the batch
+                outcomes.append(error)
         return outcomes
 
-    def _renew_unlocked(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+    def _stands(self, renewal: Renewal, row: Row, at: int) -> bool:
+        """Whether a row that was read after the renewals of time ``at`` has what one of these would have left there."""
+        return any(
+            (holder.attempt, holder.token, holder.state) == (renewal.attempt, renewal.token, HELD)
+            and holder.expires >= at + renewal.ttl
+            and holder.expires > row.now
+            for holder in self._entry(row).holders
+        )
+
+    def _renew_unlocked(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
         """Renew without waiting for anybody's lock: one locked row must not cost all the others their leases."""
-        outcomes: dict[Renewal, str | StoreUnavailable] = {}
+        outcomes: dict[Renewal, str | StoreError] = {}
         left = list(batch)
         for tries in range(3):
             if tries:
@@ -406,8 +425,12 @@ class SqlStore(EntryStore):
             if not left:
                 break
         for each in left:
-            row: Row = yield Read(each.name)
-            outcome = _renew(each, Entry.load(each.name, row.token, row.state), row)
+            try:
+                row: Row = yield Read(each.name)
+                outcome = _renew(each, self._entry(row), row)
+            except StoreNotReady as error:
+                outcomes[each] = error
+                continue
             locked = StoreUnavailable(f"the row of {each.name!r} is locked by another transaction")
             outcomes[each] = locked if outcome == RENEWED else outcome
             self._careful = clock.now() + CAREFUL
@@ -430,7 +453,16 @@ class SqlStore(EntryStore):
             if (yield Purge()) < 1000:
                 break
         for name in (yield Leftovers()):
-            yield from self._change(name, lambda entry, row: entry._expire(row.now, row.wall), None)
+            with suppress(StoreNotReady):  # one bad record does not keep the others
+                yield from self._change(name, lambda entry, row: entry._expire(row.now, row.wall), None)
+
+    def interrupt(self, name: str, force: bool) -> Steps[bool]:
+        try:
+            return (yield from super().interrupt(name, force))
+        except StoreNotReady:
+            if not force or not (yield Mend(name)):
+                raise
+            return True
 
     def _change(
         self, name: str, change: Callable[[Entry, Row], T], absent: T, look: tuple[Row, float] | None = None
@@ -442,9 +474,9 @@ class SqlStore(EntryStore):
                 row: Row = yield ReadOurs(name)
             else:
                 (row, sent), look = look, None
+            entry = self._entry(row)
             if not row.state:
                 return absent
-            entry = Entry.load(name, row.token, row.state)
             result = change(entry, row)
             version = yield from self._store(row, entry)
             if version:
@@ -470,14 +502,3 @@ class SqlStore(EntryStore):
 
 def _renew(renewal: Renewal, entry: Entry, row: Row) -> str:
     return entry.renew(renewal.attempt, renewal.token, renewal.ttl, row.now)
-
-
-def _stands(renewal: Renewal, row: Row, at: int) -> bool:
-    """Whether a row that was read after the renewals of time ``at`` has what one of these would have left there."""
-    holders = Entry.load(row.name, row.token, row.state).holders
-    return any(
-        (holder.attempt, holder.token, holder.state) == (renewal.attempt, renewal.token, HELD)
-        and holder.expires >= at + renewal.ttl
-        and holder.expires > row.now
-        for holder in holders
-    )
