@@ -12,7 +12,7 @@ import pytest
 
 import leasehold
 from leasehold import fence
-from leasehold.once import OnceFailed, Outcome, TooManyOutcomes
+from leasehold.once import Damaged, OnceFailed, Outcome, TooManyOutcomes
 from leasehold.stores.sql.session import NoTurn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,6 +40,7 @@ MADE: dict[type[Exception], Callable[[], Exception]] = {
     OnceFailed: lambda: OnceFailed(OUTCOME),
     NoTurn: lambda: NoTurn(5, 0.0, 1.0, None),
     TooManyOutcomes: lambda: TooManyOutcomes("no room"),
+    Damaged: lambda: Damaged("not an outcome"),
 }
 
 

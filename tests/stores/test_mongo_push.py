@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -361,7 +362,8 @@ def test_a_break_is_noticed_though_it_came_before_one_listens(
 
     def late(access: Any, way: str, session: str) -> Any:
         if not broken:
-            broken.append(operator.break_lease("x"))
+            with ThreadPoolExecutor(1) as elsewhere:  # as another process would
+                broken.append(elsewhere.submit(operator.break_lease, "x").result(60))
         return opened(access, way, session)
 
     with operator:
@@ -632,13 +634,17 @@ def test_the_listener_is_known_when_it_is_up(url: str, monkeypatch: pytest.Monke
         driver = driver_of(locks)
         monkeypatch.setattr(mongo_threads, "threading", Threads(Slow))
         driver.listen("", None)
+        eventually(lambda: known, what="it is up")
         assert known == [driver._listener]
         assert isinstance(known[0], Slow)
 
 
 def test_a_listener_that_cannot_be_started_is_started_later(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = threading.Event()
+
     class Refused(threading.Thread):
         def start(self) -> None:
+            tried.set()
             raise RuntimeError("can't start new thread")
 
     with leasehold.connect(url) as locks:
@@ -646,7 +652,8 @@ def test_a_listener_that_cannot_be_started_is_started_later(url: str, monkeypatc
         with monkeypatch.context() as patch:
             patch.setattr(mongo_threads, "threading", Threads(Refused))
             assert not driver.listen("", None)
-        assert driver._listener is None
+            assert tried.wait(30)
+        eventually(lambda: driver._listener is None)
         driver.listen("", None)
         eventually(lambda: driver._up)
 
@@ -662,6 +669,7 @@ def test_a_listener_that_begins_after_the_end_opens_nothing(monkeypatch: pytest.
     driver = mongo_threads.MongoThreads(mongo_link.link_from_url("mongodb://127.0.0.1:9/db", ""))
     monkeypatch.setattr(mongo_threads, "threading", Threads(Late))
     driver.listen("", None)
+    eventually(lambda: driver._listener is not None)
     listener = driver._listener
     assert listener is not None
     driver.close()

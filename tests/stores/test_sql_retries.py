@@ -73,9 +73,9 @@ def test_a_deadlock_with_a_batch_of_renewals(database: Database, namespace: str,
         leases.append(locks.lock("b").acquire())
         core: Any = locks._core
         if not database.is_postgresql:  # it gives up on a row after so long: not before there is a circle
-            connection, _ = core.driver.source.take(5.0)
-            connection.execute(Statement("SET SESSION innodb_lock_wait_timeout = 30", {}), 5.0)
-            core.driver.source.give(connection, True)
+            lent = core.driver.source.take(5.0)
+            lent.connection.execute(Statement("SET SESSION innodb_lock_wait_timeout = 30", {}), 5.0)
+            core.driver.source.give(lent, True)
         batch = [Renewal(each.name, each._claim.attempt, each.token, 120_000_000) for each in leases]
         for first, second in (("a", "b"), ("b", "a")):  # in which order ours takes them is the planner's choice
             theirs = database.connect(autocommit=False)
