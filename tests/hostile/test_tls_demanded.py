@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import struct
 import threading
@@ -106,7 +105,6 @@ async def test_mysql_sends_nothing_to_a_server_without_tls(says: Sequence[bytes]
     assert not listener.heard
 
 
-@pytest.mark.filterwarnings("ignore:.*unclosed <ssl:pytest.PytestUnraisableExceptionWarning")
 async def test_no_store_sends_a_password_to_a_server_without_tls() -> None:
     async def use(store: str) -> None:
         with closing(Listener([b"", SAYS.get(store, b"")])) as listener:
@@ -117,4 +115,3 @@ async def test_no_store_sends_a_password_to_a_server_without_tls() -> None:
         assert SECRET.encode() not in listener.heard, f"SAFETY: {store} sent the password in clear text"
 
     await asyncio.gather(*map(use, URLS))
-    gc.collect()  # what kazoo has left open

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import os
 import threading
@@ -16,6 +15,7 @@ import leasehold
 from leasehold import aio, effects
 from leasehold.election_threads import Term
 from leasehold.testing.handles import eventually
+from leasehold.testing.threads import refuse_threads
 
 
 @pytest.fixture
@@ -46,20 +46,7 @@ async def test_stop_before_run_in_a_task(url: str) -> None:
 
 def no_threads(patch: pytest.MonkeyPatch, *but: str) -> None:
     """As in a process that has as many as it may have; those that ``but`` names can be started."""
-    start, start_bare = threading.Thread.start, _thread.start_new_thread
-
-    def refused(thread: threading.Thread) -> None:
-        if thread.name not in but:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    def refused_bare(function: Any, args: tuple[Any, ...]) -> int:
-        if args[0] not in but:
-            raise RuntimeError("can't start new thread")
-        return start_bare(function, args)
-
-    patch.setattr(threading.Thread, "start", refused)
-    patch.setattr(_thread, "start_new_thread", refused_bare)
+    refuse_threads(patch, lambda name: name not in but)
 
 
 def test_nobody_leads_whom_nobody_can_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ pymongo makes is written down at once.
 """
 
 import socket
+import ssl
 import sys
 from types import FrameType
 from typing import Any
@@ -32,7 +33,8 @@ def write_down_what_they_make() -> None:
     make = socket.socket.__init__
 
     def make_and_tell(self: socket.socket, *arguments: Any, **options: Any) -> None:
-        (_theirs.add if _asked_by(FORGETFUL, sys._getframe(1)) else _theirs.discard)(id(self))
+        forgetful = "kazoo" if isinstance(self, ssl.SSLSocket) else FORGETFUL  # when a server speaks no TLS
+        (_theirs.add if _asked_by(forgetful, sys._getframe(1)) else _theirs.discard)(id(self))
         make(self, *arguments, **options)
 
     socket.socket.__init__ = make_and_tell  # type: ignore[method-assign]

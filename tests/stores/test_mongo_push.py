@@ -634,7 +634,7 @@ def test_the_listener_is_known_when_it_is_up(url: str, monkeypatch: pytest.Monke
         driver = driver_of(locks)
         monkeypatch.setattr(mongo_threads, "threading", Threads(Slow))
         driver.listen("", None)
-        eventually(lambda: known, what="it is up")
+        eventually(lambda: known)
         assert known == [driver._listener]
         assert isinstance(known[0], Slow)
 

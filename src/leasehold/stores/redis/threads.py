@@ -12,7 +12,7 @@ from ...bells import ThreadBell
 from ...errors import StoreError, StoreUnavailable
 from ...log import WARNING, log
 from ...protocol import Busy, Steps, T
-from ...starting import start_thread
+from ...starting import Life, start_thread
 from ..waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
@@ -55,7 +55,7 @@ class RedisThreads:
     def _reset(self) -> None:
         self._store.begin(os.urandom(8).hex().encode())
         self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
-        self._thread: threading.Thread | None = None
+        self._life: Life | None = None
         self._ear: Any = None
         self._up = False
         self._waiting: set[str] = set()
@@ -105,7 +105,7 @@ class RedisThreads:
     def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
             self._waiting.add(attempt)
-        if self._thread is None and not self._closed:
+        if self._life is None and not self._closed:
             with suppress(RuntimeError):  # no thread to be had: the waiter polls, and the next one tries again
                 start_thread("leasehold-redis", self._listen)
         return self._up
@@ -115,10 +115,14 @@ class RedisThreads:
         self._store.waiters.pop(attempt, None)
 
     def _listen(self) -> None:
-        with self._mutex:
-            if self._thread is not None or self._closed:
-                return  # two have been started
-            self._thread = threading.current_thread()
+        with Life() as life:
+            with self._mutex:
+                if self._life is not None or self._closed:
+                    return  # two have been started
+                self._life = life
+            self._keep_listening()
+
+    def _keep_listening(self) -> None:
         pause, away = 0.05, False
         channel = CHANNEL + self._store.session.decode()
         while not self._closed:
@@ -168,13 +172,13 @@ class RedisThreads:
     def close(self) -> None:
         self._closed = True
         with self._mutex:  # a thread that has just been started either is known here, or sees that all is over
-            thread, ear = self._thread, self._ear
+            life, ear = self._life, self._ear
         self._over.ring()
         if ear is not None:
             ear.wake()
         self._link.close()
-        if thread is not None:
-            thread.join(1.0)
+        if life is not None:
+            life.join(1.0)
 
 
 def confirmed(replies: list[Any], replicas: int) -> list[Any]:

@@ -12,7 +12,7 @@ from ...bells import ThreadBell
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...log import DEBUG, ERROR, log
 from ...protocol import ALL, Busy, Steps, T
-from ...starting import start_thread
+from ...starting import Life, start_thread
 from ..main_thread import MainThread
 from .dialect import Hint, Result, Statement
 from .lines import ASK, LOOK, RESERVED, Lent, Line, Lines, Turn, rank
@@ -241,7 +241,7 @@ class SqlThreads:
         # A pool of the user's has mutexes and counts that an exception out of a signal handler leaves wrong for good.
         self._main = None if self.source is self.pool else MainThread(self.session.dialect.scheme)
         self._listener: Listener | None = None
-        self._thread: threading.Thread | None = None
+        self._life: Life | None = None
         self._begun = threading.Lock()
         """The thread that listens has it. Nobody waits for it."""
         self._ready = False
@@ -326,10 +326,13 @@ class SqlThreads:
             self._listener.forget(attempt)
 
     def _listen(self) -> None:
-        begun, closed, settled, known = self._begun, self._closed, self._settled, self._known
-        if not begun.acquire(False):
+        if not self._begun.acquire(False):
             return  # another listens already
-        self._thread = threading.current_thread()
+        with Life() as self._life:
+            self._keep_listening()
+
+    def _keep_listening(self) -> None:
+        begun, closed, settled, known = self._begun, self._closed, self._settled, self._known
         try:
             self._listener = listener = self._make_listener(self.session)
         except OSError:  # the process can open no more files: the next one tries again
@@ -368,11 +371,10 @@ class SqlThreads:
 
     def close(self) -> None:
         self._closed.open()
-        listener, thread = self._listener, self._thread
-        if listener is not None and thread is not None:
+        listener, life = self._listener, self._life
+        if listener is not None and life is not None:
             listener.stop()
-            if thread is not threading.current_thread():
-                thread.join(2.0)
+            life.join(2.0)
         self.pool.close()
         if self._main is not None:
             self._main.end()

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 from ...protocol import Busy, Steps, T
 from ...ready import kernel_polls, readable
-from ...starting import start_thread
+from ...starting import Life, start_thread
 from ..fifo import POKE, Descriptor
 from .store import Database
 
@@ -27,7 +27,7 @@ class SqliteThreads:
 
     def _reset(self) -> None:
         self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
-        self._thread: threading.Thread | None = None
+        self._life: Life | None = None
         self._watched: dict[str, Mapping[str, Descriptor]] = {}
         """By attempt: the sessions it watches. Never changed, but replaced: a signal handler may come at any time."""
         self._closed = False
@@ -55,7 +55,7 @@ class SqliteThreads:
         changed = self._watch(attempt, tuple(busy.watch) if busy is not None and head else ())
         if self._closed:
             return False
-        if self._thread is None:
+        if self._life is None:
             try:
                 start_thread("leasehold-sqlite", self._listen)
             except RuntimeError:
@@ -87,11 +87,15 @@ class SqliteThreads:
         return True
 
     def _listen(self) -> None:
+        with Life() as life:
+            with self._mutex:
+                if self._life is not None or self._closed:
+                    return  # two have been started
+                self._life = life
+            self._keep_listening()
+
+    def _keep_listening(self) -> None:
         bell = self.database.bell
-        with self._mutex:
-            if self._thread is not None or self._closed:
-                return  # two have been started
-            self._thread = threading.current_thread()
         while not self._closed:
             watches: dict[int, tuple[str, str, Descriptor]] = {}
             for attempt, watched in list(self._watched.items()):
@@ -124,10 +128,10 @@ class SqliteThreads:
         self._closed = True
         self._watched.clear()
         with self._mutex:  # a thread that has just been started either is known here, or sees that all is over
-            thread = self._thread
-        if thread is not None:
+            life = self._life
+        if life is not None:
             self.database.bell.poke()
-            thread.join(1.0)
+            life.join(1.0)
         self.database.disconnect()
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -11,6 +10,7 @@ import pytest
 from ...errors import LeaseLost, StoreUnavailable
 from ..handles import Lease, eventually
 from ..scene import Scene
+from ..threads import refuse_threads
 
 TRIES = 5
 """A machine that is busy may not let it be seen, now and then."""
@@ -64,16 +64,9 @@ def test_who_cannot_listen_keeps_its_lease_and_waits(
     threads: Scene, monkeypatch: pytest.MonkeyPatch, error: OSError | None
 ) -> None:
     """L3, L5: in a process that can have no more threads, or whose driver fails over it, leases are renewed as ever."""
-    start = threading.Thread.start
-
-    def none_to_be_had(thread: threading.Thread) -> None:
-        if thread.name in LISTENERS:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
     locks, other, name = threads.connect(ttl=30), threads.connect(ttl=30), threads.name()
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", none_to_be_had)
+        refuse_threads(patch, LISTENERS.__contains__)
         if error is not None:
             patch.setattr(locks.real._core.driver, "listen", _raises(error))
         lease = locks.lock(name, renew_every=0.1).acquire()
