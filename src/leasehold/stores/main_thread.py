@@ -55,9 +55,17 @@ class _Call:
         """True for the first who asks: the thread that is to make the call, or who withdraws it."""
         return self._begun.acquire(False)
 
+    def finish(self) -> None:
+        """It does not happen any more: it is over, or was withdrawn."""
+        self.done = True
+        with suppress(RuntimeError):  # somebody has said so already
+            self.over.release()
+
     def wait(self, ends: float) -> bool:
         """For threads that a signal cannot interrupt. True when it does not happen any more."""
-        if self.done or (self.left and self.claim()):
+        if self.left and self.claim():
+            self.finish()  # it may not even be in the queue: nobody else would say so
+        if self.done:
             return True
         if self.over.acquire(timeout=max(0.0, ends - clock.now())):
             self.over.release()
@@ -171,8 +179,8 @@ class MainThread:
                     call.result = call.work()
             except BaseException as error:
                 call.error = error
-            call.done, call.after = True, ()
-            call.over.release()
+            call.after = ()
+            call.finish()
             self._under_way.discard(call)
             del call  # an idle thread keeps nobody's Locks alive
 
