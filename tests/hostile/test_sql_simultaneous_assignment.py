@@ -52,9 +52,9 @@ def sql(server: Any, statement: str) -> Any:
 def test_purge_keeps_a_live_lease_that_was_renewed(server: Any, locks: leasehold.Locks) -> None:
     locks.lock("free").acquire(timeout=30).release()
     lease = locks.lock("renewed", ttl=LONG, renew=False).acquire(timeout=30)
-    sql(server, f"UPDATE leasehold SET expires = expires - 9 * {DAY}, expires_day = expires_day - 12")
+    sql(server, f"UPDATE leasehold SET expires = expires - 9 * {DAY}, expires_day = expires_day - 9")
     lease.renew()
-    sql(server, "UPDATE leasehold SET expires_day = expires_day - 3")  # as three days later
+    sql(server, "UPDATE leasehold SET expires_day = expires_day - 5")  # as five days later
     with leasehold.connect(server.url) as others:  # whose first lease purges
         assert others.lock("another").acquire(timeout=30).release()
         eventually(lambda: sql(server, "SELECT COUNT(*) FROM leasehold WHERE name = 'free'") == ((0,),))
