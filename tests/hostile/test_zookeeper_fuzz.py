@@ -84,11 +84,12 @@ def node(scene: Scene, path: str, content: bytes) -> Iterator[None]:
 
 
 def tried(*operations: Any) -> None:
-    """Each works, or raises a StoreError. A ValueError: the name is in use in another way."""
+    """Each works, or raises a StoreError. A ValueError: the name is in use in another way. LeaseLost: the keeper has
+    found out first."""
     for operation in operations:
         try:
             operation()
-        except (leasehold.StoreError, leasehold.AcquireTimeout):
+        except (leasehold.StoreError, leasehold.AcquireTimeout, leasehold.LeaseLost):
             pass
         except ValueError as error:
             if "is in use as" not in str(error):
