@@ -84,13 +84,16 @@ def node(scene: Scene, path: str, content: bytes) -> Iterator[None]:
 
 
 def tried(*operations: Any) -> None:
-    """Each works, or raises a StoreError. A ValueError: the name is in use in another way. LeaseLost: the keeper has
-    found out first."""
+    """Each works, or raises a StoreError. A ValueError: the name is in use in another way. LeaseLost of the
+    damaged lease: its keeper has found out first."""
     for operation in operations:
         try:
             operation()
-        except (leasehold.StoreError, leasehold.AcquireTimeout, leasehold.LeaseLost):
+        except (leasehold.StoreError, leasehold.AcquireTimeout):
             pass
+        except leasehold.LeaseLost as error:
+            if error.name != "ours":
+                raise
         except ValueError as error:
             if "is in use as" not in str(error):
                 raise

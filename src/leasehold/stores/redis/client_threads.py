@@ -139,7 +139,7 @@ class Borrowed(Pool):
                     connection.disconnect()
                     self._pool.release(connection)
                 except Exception as error:
-                    log(WARNING, "a connection could not be given back to the client's pool: %s", error, exc=error)
+                    log(WARNING, "a connection was not returned to the client's pool: %s", error, exc=error)
 
     def _take(self, ends: float, first: bool) -> Line:
         if self._returned:
