@@ -45,9 +45,10 @@ class Group:
         self._process.send_signal(number)
 
     def signal(self, number: signal.Signals) -> None:
-        """A signal to the whole group."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.id, number)
+        """A signal to the whole of it."""
+        for process in reaper.members(self.id):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
 
     def wait(self, timeout: float) -> int | None:
         """The exit status of the first process, None if it still runs after `timeout` seconds."""
@@ -56,30 +57,33 @@ class Group:
         return None
 
     def kill(self) -> None:
-        """End the whole group; back when it is gone."""
-        self.signal(signal.SIGKILL)
+        """End the whole of it; back when it is gone."""
+        self.signal(signal.SIGSTOP)  # so that none of its members starts another
+        members = reaper.members(self.id)
+        for process in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self._process.wait()
         # The children are not ours to wait for, but a server started now would meet their locks and memory.
         # Zombies are gone enough: whoever adopted them may never collect them.
-        wait_until(lambda: self.states() <= {"Z", "X"}, f"the end of process group {self.id}")
+        wait_until(lambda: _states(members) <= {"Z", "X"}, f"the end of process group {self.id}")
         reaper.sweep_clock(self.id)
         reaper.tell("gone", self.id)
 
     def pause(self) -> None:
         """Stop every thread of it; back when none can do anything more."""
-        self.signal(signal.SIGSTOP)
-        wait_until(lambda: self.states() <= {"T", "t", "Z", "X"}, f"process group {self.id} to stop")
 
-    def states(self) -> set[str]:
-        """What its threads do, in the letters of /proc: R and S run, T is stopped, Z is a zombie."""
-        states: set[str] = set()
-        for process in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):  # it has ended since
-                if _stat(Path("/proc", process))[2] == str(self.id):
-                    states.update(_stat(thread)[0] for thread in Path("/proc", process, "task").iterdir())
-        return states
+        def stopped() -> bool:
+            self.signal(signal.SIGSTOP)  # again: a process may have been started meanwhile
+            return _states(reaper.members(self.id)) <= {"T", "t", "Z", "X"}
+
+        wait_until(stopped, f"process group {self.id} to stop")
 
 
-def _stat(entry: Path) -> list[str]:
-    """State, parent, process group ... of a process or thread, as /proc has them after its name."""
-    return (entry / "stat").read_text().rpartition(")")[2].split()
+def _states(processes: set[int]) -> set[str]:
+    """What their threads do, in the letters of /proc: R and S run, T is stopped, Z is a zombie."""
+    states: set[str] = set()
+    for process in processes:
+        with contextlib.suppress(OSError):
+            states.update(reaper.stat(thread)[0] for thread in Path("/proc", str(process), "task").iterdir())
+    return states

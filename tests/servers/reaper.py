@@ -69,6 +69,28 @@ def sweep_shared_memory(folder: Path) -> None:
         subprocess.run(["ipcrm", "--shmem-id", identifier], capture_output=True, check=False)
 
 
+def stat(entry: Path) -> list[str]:
+    """State, parent, process group ... of a process or thread, as /proc has them after its name."""
+    return (entry / "stat").read_text().rpartition(")")[2].split()
+
+
+def members(group: int) -> set[int]:
+    """The processes of a group, and their descendants: each backend of PostgreSQL is in a session of its own."""
+    parents: dict[int, int] = {}
+    found: set[int] = set()
+    for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        try:
+            _, parent, its_group, *_ = stat(Path("/proc", str(process)))
+        except OSError:  # it has ended since
+            continue
+        parents[process] = int(parent)
+        if int(its_group) == group:
+            found.add(process)
+    while more := {process for process, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
 def _serve(parent: int) -> None:
     groups: set[int] = set()
     folders: set[str] = set()
@@ -92,10 +114,11 @@ def _serve(parent: int) -> None:
                 case "folder":
                     folders.add(what)
     for group in groups:
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        for process in members(group):
+            try:
+                os.kill(process, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         sweep_clock(group)
     for folder in folders:
         sweep_shared_memory(Path(folder))

@@ -1,15 +1,19 @@
 """Every kind of server starts, answers, and can be paused, killed, brought back and wiped."""
 
 import base64
+import os
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
-from . import etcd, mongodb, mysql, postgresql, redis, zookeeper
+from . import etcd, mongodb, mysql, postgresql, reaper, redis, zookeeper
 from .base import NotReady, Server
 from .clock import FakeClock
 from .ensemble import Ensemble
@@ -256,3 +260,18 @@ def test_the_clock_of_a_server_can_be_stepped_while_it_runs(
     for offset in (0.0, 300.0, -300.0):
         clock.step(offset)
         wait_until(partial(stepped, offset), f"the clock to be {offset} s ahead")
+
+
+def test_postgresql_backends_are_paused_and_killed_with_the_server(start_server: StartServer) -> None:
+    """Each backend is in a session of its own, which a signal to the server's process group does not reach."""
+    server = start_server(PostgreSQL)
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        backend = connection.info.backend_pid
+        server.pause()
+        with socket.socket(fileno=os.dup(connection.fileno())) as wire:
+            wire.settimeout(0.3)
+            wire.sendall(b"Q\0\0\0\x0dSELECT 1\0")
+            with pytest.raises(TimeoutError):
+                wire.recv(1)
+        server.kill()
+        assert not Path(f"/proc/{backend}").exists() or reaper.stat(Path(f"/proc/{backend}"))[0] == "Z"

@@ -483,13 +483,15 @@ def test_kill_and_restart_of_the_server(own: Database) -> None:
         threads = [threading.Thread(target=work, args=(locks,)) for locks in (one, two) for _ in range(3)]
         for thread in threads:
             thread.start()
-        for _ in range(3):
-            time.sleep(0.7)
-            own.server.kill()
-            own.server.start()
-        before = len(tokens)
-        eventually(lambda: len(tokens) > before + 10, 60)
-        stop.set()
+        try:
+            for _ in range(3):
+                time.sleep(0.7)
+                own.server.kill()
+                own.server.start()
+            before = len(tokens)
+            eventually(lambda: len(tokens) > before + 10, 60)
+        finally:
+            stop.set()
         for thread in threads:
             thread.join()
         eventually(lambda: answered(two.lock("held").try_acquire) == [None])
