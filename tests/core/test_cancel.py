@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import leasehold
+from intercept import Intercepted
 from leasehold import AcquireCancelled, policy
+from leasehold.testing.handles import eventually
 
 
 @pytest.fixture
@@ -18,12 +20,13 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/leases.db"
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for(
+def test_cancelled_acquire_does_not_wait_for_an_answer_that_does_not_come(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what the store grants after all is given back, when it has."""
     monkeypatch.setattr(policy, "CALL_LIMIT", 60.0)  # so that nothing else ends the call meanwhile
-    with leasehold.connect(url) as locks, leasehold.connect(url) as others:
+    store = Intercepted(url)
+    with store.connect() as locks, leasehold.connect(url) as others:
         locks.lock("other").acquire().release()
         blocker = sqlite3.connect(tmp_path / "leases.db", isolation_level=None)
         blocker.execute("BEGIN IMMEDIATE")  # the store can be read, and not written
@@ -33,15 +36,12 @@ def test_an_answer_that_does_not_come_is_not_waited_for(
         with pytest.raises(AcquireCancelled):
             locks.lock("name").acquire(cancel=cancel)
         assert time.monotonic() - began < 20  # the call itself would take 29 s
-        assert locks._core.asking, "the call is still under way, or this shows nothing"
+        assert store.begun["acquire"] == store.over["acquire"] + 1, "the call is over, so this shows nothing"
         blocker.execute("COMMIT")
         blocker.close()
         with others.lock("name").acquire(timeout=20) as lease:
             assert lease.valid
-        ends = time.monotonic() + 30
-        while locks._core.asking:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+        eventually(lambda: store.over["abandon"])
         assert others.inspect("name") is None
 
 
@@ -63,13 +63,13 @@ def test_close_waits_for_what_a_cancelled_acquire_has_left(url: str, tmp_path: P
     blocker.close()
 
 
-def test_errors_come_through(tmp_path: Path) -> None:
+def test_acquire_with_a_cancel_event_raises_errors_of_the_store(tmp_path: Path) -> None:
     (tmp_path / "leases.db").write_text("this is a letter to my aunt " * 100)
     with leasehold.connect(f"sqlite:///{tmp_path}/leases.db") as locks, pytest.raises(leasehold.StoreNotReady):
         locks.lock("name").acquire(cancel=threading.Event())
 
 
-def test_it_can_be_had_with_a_cancel_event_that_nobody_sets(url: str) -> None:
+def test_acquire_with_a_cancel_event_that_is_not_set_gets_the_lease(url: str) -> None:
     with leasehold.connect(url) as locks:
         lease = locks.lock("name").acquire(cancel=threading.Event())
         assert lease.valid
