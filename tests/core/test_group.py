@@ -1,4 +1,4 @@
-"""To whom a key belongs: the same everywhere, evenly shared, and moved only by who comes or goes."""
+"""Groups: to whom a key belongs, which is the same everywhere and evenly shared, and who is told of each member."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import Scripted
 
-from leasehold import connect
-from leasehold.group import FAILED, JOINED, LEFT, Member, Roster, Watch
+from leasehold.group import FAILED, JOINED, LEFT, Member, Roster
 from leasehold.protocol import Holding
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -29,7 +29,7 @@ def owners(found: Roster, keys: list[str]) -> list[str]:
 
 
 @given(st.sets(st.text(min_size=1, max_size=20), min_size=1, max_size=8), st.data())
-def test_only_the_keys_of_who_goes_move(names: set[str], data: st.DataObject) -> None:
+def test_member_that_goes_moves_no_keys_but_its_own(names: set[str], data: st.DataObject) -> None:
     everyone = sorted(names)
     gone = data.draw(st.sampled_from(everyone))
     keys = KEYS[:200]
@@ -43,7 +43,7 @@ def test_only_the_keys_of_who_goes_move(names: set[str], data: st.DataObject) ->
     assert all(old in (new, gone) for old, new in zip(before, after, strict=True))
 
 
-def test_shares_are_even_and_one_nth_moves() -> None:
+def test_members_share_keys_evenly_and_a_new_one_moves_its_share() -> None:
     four, five = (roster(*(f"host{number}_{number * 77}_ab" for number in range(count))) for count in (4, 5))
     before, after = owners(four, KEYS), owners(five, KEYS)
     for count, found in ((4, before), (5, after)):
@@ -54,7 +54,7 @@ def test_shares_are_even_and_one_nth_moves() -> None:
     assert abs(moved - len(KEYS) / 5) < 0.15 * len(KEYS) / 5
 
 
-def test_one_owner_may_join_twice() -> None:
+def test_owner_that_joins_twice_gets_two_shares_of_keys() -> None:
     both = roster("a", "a", "b")
     found = Counter(member.id for key in KEYS if (member := both.owner_of(key)))
     assert set(found) == {0, 1, 2}
@@ -62,7 +62,7 @@ def test_one_owner_may_join_twice() -> None:
 
 
 @pytest.mark.parametrize("found", [roster("a", "b", "c"), roster()])
-def test_keys_are_text_or_bytes(found: Roster) -> None:
+def test_owner_of_takes_text_and_bytes_alone(found: Roster) -> None:
     for key in ("k", "\ud800", "k\udfff"):
         data = key.encode(errors="surrogatepass")
         for same in (data, bytearray(data), memoryview(data)):
@@ -86,17 +86,7 @@ def test_members_that_share_an_owner_keep_their_keys(shared: list[str]) -> None:
     assert all(abs(share - len(KEYS) / 6) < 0.2 * len(KEYS) / 6 for share in shares.values()), shares
 
 
-def test_who_has_gone_while_nobody_looked_is_told_as_failed(caplog: pytest.LogCaptureFixture) -> None:
-    """It cannot be known; what a member that failed has left behind must not be overlooked."""
-    with connect("memory://group-blind") as locks:
-        watch = Watch(locks._core, "g", 1.0, {JOINED: [], LEFT: [], FAILED: []})
-        there = [Holding("g", "", "m", "member", None, 1, 0.0, 3.0)]
-        assert [what for what, _ in watch._compare(there, 10.0, 10.0)] == [JOINED]
-        assert [what for what, _ in watch._compare([], 60.0, 60.0)] == [FAILED]
-    assert "or left: nothing was seen for 50 s" in caplog.text
-
-
-def test_it_is_the_same_in_every_process() -> None:
+def test_owner_of_a_key_is_the_same_in_every_process() -> None:
     """Python's own hash is another in each process."""
     code = (
         "from datetime import UTC, datetime\n"
@@ -114,46 +104,87 @@ def test_it_is_the_same_in_every_process() -> None:
     assert answers == {" ".join(owners(roster("one", "two", "three"), KEYS[:50])) + "\n"}
 
 
-class Model:
-    """Members that beat, leave or fall silent, on a clock of the test's own; seen by a Watch every so often."""
+class Watched:
+    """A group that is looked at every second, and what its callbacks were told."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    def __init__(self, world: Scripted, look: float = 1.0) -> None:
+        self.world = world
+        self.told: list[tuple[str, int]] = []
+        world.start(self.listen(look))
+
+    async def listen(self, look: float) -> None:
+        group = self.world.locks.group("g", heartbeat=1.0, misses=3, look=look)
+        group.on_joined(lambda who: self.told.append((JOINED, who.id)))
+        group.on_left(lambda who: self.told.append((LEFT, who.id)))
+        group.on_failed(lambda who: self.told.append((FAILED, who.id)))
+
+
+def test_member_that_goes_while_nobody_looks_has_failed(caplog: pytest.LogCaptureFixture) -> None:
+    """It may have left. That cannot be known, and what a failed member has left behind must not be overlooked."""
+    with Scripted() as world:
+        world.holdings = lambda: [Holding("g", "", "m", "member", None, 1, 0.0, 3.0)]
+        watched = Watched(world)
+        assert watched.told == [(JOINED, 1)]
+        world.holdings = list
+        world.stall(50.0)
+        assert watched.told == [(JOINED, 1), (FAILED, 1)]
+    assert "or left: nothing was seen for 50 s" in caplog.text
+
+
+class Members:
+    """Members that beat, leave or fall silent. As long as they beat, they have three more seconds."""
+
+    TTL = 3.0
+
+    def __init__(self, world: Scripted) -> None:
+        self.world = world
         self.tokens = 0
         self.until: dict[int, float] = {}
+        self.silent: set[int] = set()
+        world.holdings = self.holdings
+
+    def beating(self) -> list[int]:
+        return sorted(set(self.until) - self.silent)
+
+    def join(self) -> None:
+        self.tokens += 1
+        self.until[self.tokens] = self.world.now + self.TTL
+
+    def beat(self) -> None:
+        now = self.world.now
+        self.until.update(dict.fromkeys(self.beating(), now + self.TTL))
+        self.until = {token: until for token, until in self.until.items() if until > now}
 
     def holdings(self) -> list[Holding]:
-        self.until = {token: until for token, until in self.until.items() if until > self.now}
+        self.beat()
         return [
-            Holding("g", "", f"m{token}", "member", None, token, 0.0, until - self.now)
+            Holding("g", "", f"m{token}", "member", None, token, 0.0, until - self.world.now)
             for token, until in self.until.items()
         ]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "silent", "wait"]), st.integers(0, 9)), max_size=60))
-def test_each_is_told_once_and_in_order(steps: list[tuple[str, int]]) -> None:
-    """Whoever is told as joined is told as left or as failed later, once, and as what it was."""
-    ttl, look = 3.0, 1.0
-    model, silent, told = Model(), set(), []
+def test_each_member_is_told_once_as_joined_and_once_as_gone(steps: list[tuple[str, int]]) -> None:
+    """A member that was told as joined is told as left or as failed later, as what it was."""
+    look = 0.125
     left: set[int] = set()
-    with connect("memory://group-model") as locks:
-        watch = Watch(locks._core, "g", look, {JOINED: [], LEFT: [], FAILED: []})
+    with Scripted() as world:
+        members = Members(world)
+        watched = Watched(world, look)
         for what, choice in steps:
-            beating = sorted(set(model.until) - silent)
+            beating = members.beating()
             if what == "join":
-                model.tokens += 1
-                model.until[model.tokens] = model.now + ttl
+                members.join()
             elif what == "leave" and beating:
                 token = beating[choice % len(beating)]
                 left.add(token)
-                del model.until[token]
+                del members.until[token]
             elif what == "silent" and beating:
-                silent.add(beating[choice % len(beating)])
-            model.now += look if what == "wait" else 0.0
-            for token in set(model.until) - silent:
-                model.until[token] = model.now + ttl
-            told += [(what, who.id) for what, who in watch._compare(model.holdings(), model.now, model.now)]
-            assert [member.id for member in watch.roster or ()] == sorted(model.until)
+                members.silent.add(beating[choice % len(beating)])
+            world.advance(1.0 if what == "wait" else look)
+            gone = {token for happened, token in watched.told if happened != JOINED}
+            assert {token for _, token in watched.told} - gone == set(members.until)
+        silent, there, told = members.silent, set(members.until), list(watched.told)
     joined = [token for what, token in told if what == JOINED]
     ended = [token for what, token in told if what != JOINED]
     assert joined == sorted(set(joined))
@@ -162,4 +193,4 @@ def test_each_is_told_once_and_in_order(steps: list[tuple[str, int]]) -> None:
         assert told.index((JOINED, token)) < max(told.index(each) for each in told if each[1] == token)
     assert {token for what, token in told if what == LEFT} <= left
     assert {token for what, token in told if what == FAILED} <= silent
-    assert set(ended) == set(joined) - set(model.until)
+    assert set(ended) == set(joined) - there

@@ -1,50 +1,68 @@
 """A lease that a push brings: how long it can be trusted, and when it has to be asked for instead (S2)."""
 
-import pytest
+from __future__ import annotations
 
-from leasehold import core, engine, policy
-from leasehold.bells import ThreadBell
+from typing import Any
+
+import pytest
+from scripted import T0, Scripted
+
+from leasehold import policy
 from leasehold.protocol import SECOND, Busy, Grant
 
-T0, S0 = 100.0, 5_000 * SECOND
+S0 = 5_000 * SECOND
+"""What the store's clock shows at T0."""
+FAR = 1000.0
+"""Seconds until the holder's expiry: long enough for the waiter not to look by itself."""
+FIRST_TERM = policy.FIRST_TERM * 0.99 - 0.05
+"""For how long a first term can be trusted."""
+ASKED = Grant(99)
 
 
-class FakeCore:
-    def __init__(self, now: float) -> None:
-        self._now = now
+class Waiter:
+    """It asked at T0, when the store's clock showed S0, and was told that the lease is busy."""
 
-    def now(self) -> float:
-        return self._now
+    def __init__(self, world: Scripted, busy: Busy, **options: Any) -> None:
+        self.world = world
+        self.trusted: float | None = None
+        """Until when it trusts the lease, as it says when it gets the lease."""
+        world.replies += [busy, ASKED]
+        self.task = world.start(self.wait(options))
+        assert world.acquires() == [T0]
+
+    async def wait(self, options: Any) -> int:
+        lease = await self.world.locks.lock("a", **options).acquire()
+        self.trusted = self.world.now + lease.remaining
+        return lease.token
+
+    def receives(self, grant: Grant, after: float) -> float | None:
+        """It is told of the grant so long after T0. Until when it trusts that; None when it asks the store instead."""
+        self.world.advance(T0 + after - self.world.now)
+        self.world.push(grant)
+        self.world.advance(0.0)
+        assert self.task.done()
+        if self.task.result() == grant.token:
+            assert self.world.acquires() == [T0], "it need not ask"
+            return self.trusted
+        assert self.task.result() == ASKED.token
+        assert self.world.acquires() == [T0, T0 + after]
+        return None
 
 
-class FakeSpec:
-    def __init__(self, **options: object) -> None:
-        self.timing = policy.make_timing(**{"ttl": 30.0, **options})
+def handed(granted: float, arrived: float, **options: Any) -> float | None:
+    """Until when a grant is trusted that was made and told so many seconds after T0; None when it is not."""
+    with Scripted() as world:
+        waiter = Waiter(world, Busy(None, 0, FAR, (), S0), **options)
+        return waiter.receives(Grant(7, at=S0 + int(granted * SECOND)), arrived)
 
 
-class FakeAsk:
-    name, attempt = "a", "0" * 32
+def test_deadline_of_a_pushed_grant_counts_from_the_grant_by_the_stores_clock() -> None:
+    assert handed(2.0, 2.3) == pytest.approx(T0 + 2.0 + FIRST_TERM)
 
 
-def handed(granted_after: float, arrived_after: float, **options: object) -> engine.Taken | None:
-    """Asked at T0, when the store's clock read S0; granted and told so many seconds later."""
-    grant = Grant(7, at=S0 + int(granted_after * SECOND))
-    busy = Busy(None, 0, 1.0, (), S0)
-    return engine._handed(FakeCore(T0 + arrived_after), FakeSpec(**options), FakeAsk(), grant, busy, T0)
-
-
-def test_its_deadline_counts_from_the_grant_by_the_stores_clock() -> None:
-    taken = handed(2.0, 2.3)
-    assert taken is not None
-    assert taken.sent == pytest.approx(T0 + 2.0)
-    assert taken.trusted == pytest.approx(policy.FIRST_TERM * 0.99 - 0.05)
-
-
-def test_it_never_counts_from_later_than_its_arrival() -> None:
+def test_deadline_of_a_pushed_grant_never_counts_from_later_than_its_arrival() -> None:
     """The store's clock is a little faster than ours."""
-    taken = handed(2.02, 2.0)
-    assert taken is not None
-    assert taken.sent == pytest.approx(T0 + 2.0)
+    assert handed(2.02, 2.0) == pytest.approx(T0 + 2.0 + FIRST_TERM)
 
 
 @pytest.mark.parametrize(
@@ -60,39 +78,42 @@ def test_it_never_counts_from_later_than_its_arrival() -> None:
         (2.0, 2.1, {"drift": 0.4}),  # the tolerance leaves nothing of a first term
     ],
 )
-def test_else_it_has_to_be_asked_for(granted: float, arrived: float, options: dict[str, object]) -> None:
+def test_pushed_grant_that_cannot_be_trusted_is_asked_for(
+    granted: float, arrived: float, options: dict[str, Any]
+) -> None:
     assert handed(granted, arrived, **options) is None
 
 
 @pytest.mark.parametrize(("last", "had"), [(6, True), (7, False), (8, False)])
 @pytest.mark.parametrize("granted", [0.0, 0.3])
-def test_a_store_that_tells_its_last_token_need_not_tell_the_time_apart(last: int, had: bool, granted: float) -> None:
-    """What is older than the answer that said Busy has no greater one; its clock may go by steps."""
-    busy = Busy(None, 0, 1.0, (), S0, token=last)
-    grant = Grant(7, at=S0 + int(granted * SECOND))
-    taken = engine._handed(FakeCore(T0 + 0.4), FakeSpec(), FakeAsk(), grant, busy, T0)
-    assert (taken is not None) == had
-    assert taken is None or taken.sent == pytest.approx(T0 + granted)
+def test_pushed_grant_is_newer_than_the_answer_by_its_token_where_the_store_tells_the_last(
+    last: int, had: bool, granted: float
+) -> None:
+    """A grant that is older than the answer that said Busy has no greater token; the store's clock may go by steps."""
+    with Scripted() as world:
+        waiter = Waiter(world, Busy(None, 0, FAR, (), S0, token=last))
+        trusted = waiter.receives(Grant(7, at=S0 + int(granted * SECOND)), 0.4)
+        assert trusted == (pytest.approx(T0 + granted + FIRST_TERM) if had else None)
 
 
-def test_the_clock_was_set_back_since_the_answer() -> None:
-    busy = Busy(None, 0, 1.0, (), S0, token=6)
-    grant = Grant(7, at=S0 - 300 * SECOND)
-    assert engine._handed(FakeCore(T0 + 0.1), FakeSpec(), FakeAsk(), grant, busy, T0) is None
+def test_pushed_grant_is_asked_for_when_the_stores_clock_was_set_back() -> None:
+    with Scripted() as world:
+        waiter = Waiter(world, Busy(None, 0, FAR, (), S0, token=6))
+        assert waiter.receives(Grant(7, at=S0 - 300 * SECOND), 0.1) is None
 
 
-def test_a_store_without_a_clock_is_asked() -> None:
-    busy = Busy(None, 0, 1.0)
-    assert engine._handed(FakeCore(T0), FakeSpec(), FakeAsk(), Grant(7), busy, T0) is None
+def test_pushed_grant_of_a_store_without_a_clock_is_asked_for() -> None:
+    with Scripted() as world:
+        assert Waiter(world, Busy(None, 0, FAR)).receives(Grant(7), 0.0) is None
 
 
-# What is heard while one waits.
+# What a waiter is told while it waits.
 
-GRANT, NEXT = Grant(7, at=S0), Busy(None, 0, 0.7, now=S0)
+GRANT, NEXT = Grant(7, at=S0 + 1), Busy(None, 0, 0.7, now=S0)
 
 
 @pytest.mark.parametrize(
-    ("unread", "heard", "read"),
+    ("unread", "told", "read"),
     [
         (None, GRANT, GRANT),
         (None, NEXT, NEXT),
@@ -103,32 +124,40 @@ GRANT, NEXT = Grant(7, at=S0), Busy(None, 0, 0.7, now=S0)
         (GRANT, Grant(8, at=S0 + 1), Grant(8, at=S0 + 1)),
     ],
 )
-def test_a_grant_is_read_whatever_comes_after_it(
-    unread: Grant | Busy | None, heard: Grant | Busy | None, read: Grant | Busy | None
+def test_unread_grant_is_overwritten_by_a_later_grant_alone(
+    unread: Grant | Busy | None, told: Grant | Busy | None, read: Grant | Busy | None
 ) -> None:
-    bell = ThreadBell()
-    bell.news = unread
-    core._ring(bell, heard)
-    assert bell.rang()
-    assert bell.news == read
+    with Scripted() as world:
+        waiter = Waiter(world, Busy(None, 0, FAR, (), S0))
+        if unread is not None:
+            world.push(unread)
+        world.push(told)
+        world.advance(0.0)
+        if isinstance(read, Grant):
+            assert waiter.task.result() == read.token
+            assert world.acquires() == [T0]
+        else:
+            world.advance(FAR)
+            assert waiter.task.result() == ASKED.token
+            assert world.acquires() == pytest.approx([T0, T0 + (0.7 if read is NEXT else 0.0)])
 
 
 @pytest.mark.parametrize(("told_at", "waits"), [(S0 - 1, 0.1), (S0, 0.7), (S0 + 1, 0.7), (None, 0.7)])
-def test_news_that_are_older_than_the_answer_are_no_news(told_at: int | None, waits: float) -> None:
-    """A call that came while the answer was on its way: whoever was granted it then has less left by now."""
-    bell = ThreadBell()
-    bell.news = Busy(None, 0, 0.7, now=told_at)
-    waiting = engine._wait(FakeCore(T0), Busy(None, 0, 0.1, (), S0), T0 + 5, bell)  # type: ignore[arg-type]
-    assert next(waiting).seconds == pytest.approx(0.1)
-    assert waiting.send(True).seconds == pytest.approx(waits)
+def test_news_older_than_the_answer_is_ignored(told_at: int | None, waits: float) -> None:
+    """It came while the answer was on its way: whoever was granted the lease then has less left by now."""
+    with Scripted() as world:
+        Waiter(world, Busy(None, 0, 0.1, (), S0))
+        world.push(Busy(None, 0, 0.7, now=told_at))
+        world.advance(FAR)
+        assert world.acquires() == pytest.approx([T0, T0 + waits])
 
 
-def test_old_news_put_nothing_off() -> None:
-    """However many come: the look at the holder's expiry is due when it was."""
-    bell, time = ThreadBell(), FakeCore(T0)
-    waiting = engine._wait(time, Busy(None, 0, 1.0, (), S0), T0 + 5, bell)  # type: ignore[arg-type]
-    assert next(waiting).seconds == pytest.approx(1.0)
-    for passed in (0.4, 0.8):
-        time._now = T0 + passed
-        bell.news = Busy(None, 0, 1.0, now=S0 - 1)
-        assert waiting.send(True).seconds == pytest.approx(1.0 - passed)
+def test_old_news_puts_off_nothing() -> None:
+    """However much of it comes: the look at the holder's expiry is due when it was."""
+    with Scripted() as world:
+        Waiter(world, Busy(None, 0, 1.0, (), S0))
+        for _ in range(2):
+            world.advance(0.4)
+            world.push(Busy(None, 0, 1.0, now=S0 - 1))
+        world.advance(FAR)
+        assert world.acquires() == pytest.approx([T0, T0 + 1.0])
