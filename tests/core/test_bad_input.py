@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import leasehold
+from intercept import Intercepted
 from leasehold import aio, fence
 from leasehold.spec import LOCK_OPTIONS
 
@@ -35,14 +36,14 @@ def locks() -> Iterator[leasehold.Locks]:
         ("a\ud800", r"lone surrogate \(U\+D800\) at position 1"),
     ],
 )
-def test_names(locks: leasehold.Locks, name: str, says: str) -> None:
+def test_bad_name_is_refused(locks: leasehold.Locks, name: str, says: str) -> None:
     for use in (locks.lock, locks.inspect, locks.break_lease):
         with pytest.raises(ValueError, match=says):
             use(name)
 
 
 @pytest.mark.parametrize("name", [None, 5, b"x", ["x"]])
-def test_names_are_text(locks: leasehold.Locks, name: Any) -> None:
+def test_name_that_is_no_text_is_refused(locks: leasehold.Locks, name: Any) -> None:
     with pytest.raises(TypeError, match="must be a str"):
         locks.lock(name)
 
@@ -50,7 +51,7 @@ def test_names_are_text(locks: leasehold.Locks, name: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["x" * 512, "é", "e\u0301", "🔒" * 512, "a b ", " ", "\u00a0", "\u200b", "'; --", "a/b"]
 )
-def test_odd_names_are_kept_whole(locks: leasehold.Locks, name: str) -> None:
+def test_odd_name_is_kept_whole(locks: leasehold.Locks, name: str) -> None:
     with locks.lock(name):
         assert [info.name for info in locks.leases()] == [name]
 
@@ -83,7 +84,7 @@ def test_odd_names_are_kept_whole(locks: leasehold.Locks, name: str) -> None:
         ({"on_lost": 5}, TypeError, "on_lost"),
     ],
 )
-def test_options_of_lock(locks: leasehold.Locks, options: Any, error: type[Exception], says: str) -> None:
+def test_bad_option_of_lock_is_refused(locks: leasehold.Locks, options: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         locks.lock("x", **options)
     if "on_lost" not in options:
@@ -91,8 +92,12 @@ def test_options_of_lock(locks: leasehold.Locks, options: Any, error: type[Excep
             aio.connect("memory://bad-input").lock("x", **options)
 
 
-def test_options_that_none_leaves_as_they_are(locks: leasehold.Locks) -> None:
-    assert locks.lock("x", renew=None, fair=None)._spec == locks.lock("x")._spec
+def test_option_that_is_none_stays_at_its_default() -> None:
+    store = Intercepted("memory://bad-input")
+    with store.connect() as locks:
+        locks.lock("x").acquire().release()
+        locks.lock("x", renew=None, fair=None).acquire().release()
+    assert {ask._replace(attempt="") for ask in store.asks} == {store.asks[0]._replace(attempt="")}
     with pytest.raises(TypeError, match="renew"):
         leasehold.connect("memory://", renew=1)
 
@@ -111,7 +116,7 @@ def test_options_that_none_leaves_as_they_are(locks: leasehold.Locks) -> None:
     ],
 )
 @pytest.mark.parametrize("bogus", ["bogus", "store", "share", "defaults"])
-def test_options_that_there_are_not(connect: Any, function: str, args: Any, options: Any, bogus: str) -> None:
+def test_unknown_option_is_refused(connect: Any, function: str, args: Any, options: Any, bogus: str) -> None:
     made = connect("memory://bad-input")
     if function == "accept":
         with leasehold.connect("memory://bad-input") as holder:
@@ -123,20 +128,20 @@ def test_options_that_there_are_not(connect: Any, function: str, args: Any, opti
 
 
 @pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
-def test_options_of_readers_and_writers(connect: Any) -> None:
+def test_unknown_option_of_readers_and_writers_is_refused(connect: Any) -> None:
     rwlock = connect("memory://bad-input").rwlock("x")
     for side in (rwlock.read, rwlock.write):
         with pytest.raises(TypeError, match=r"^rwlock\(\) has no option 'bogus'"):
             side(bogus=1)
 
 
-def test_the_options_that_are_passed_on_are_those_of_lock() -> None:
+def test_options_that_other_kinds_pass_on_are_those_of_lock() -> None:
     assert [*LOCK_OPTIONS] == [*inspect.signature(leasehold.Locks.lock).parameters][2:]
 
 
 @pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
 @pytest.mark.parametrize("kinds", [[("a", {"ttl": 5})], "node", 5])
-def test_kinds_are_a_mapping(connect: Any, kinds: Any) -> None:
+def test_kinds_that_are_no_mapping_are_refused(connect: Any, kinds: Any) -> None:
     with pytest.raises(TypeError, match="kinds must be a mapping"):
         connect("memory://", kinds=kinds)
 
@@ -152,13 +157,13 @@ def test_kinds_are_a_mapping(connect: Any, kinds: Any) -> None:
         ({"version": True}, "version"),
     ],
 )
-def test_options_of_once(connect: Any, options: Any, says: str) -> None:
+def test_bad_option_of_once_is_refused(connect: Any, options: Any, says: str) -> None:
     with pytest.raises(TypeError, match=says):
         connect("memory://").once("x", **options)
 
 
 @pytest.mark.parametrize("cancel", [1, "x", threading.Lock()])
-def test_cancel_is_an_event(locks: leasehold.Locks, cancel: Any) -> None:
+def test_cancel_that_is_no_event_is_refused(locks: leasehold.Locks, cancel: Any) -> None:
     kinds = (locks.lock("x"), locks.rlock("x"), locks.semaphore("x", limit=2), locks.all_of("x", "y"))
     for lock in (*kinds, locks.rwlock("x").read()):
         with pytest.raises(TypeError, match=r"cancel must be a threading\.Event"):
@@ -166,7 +171,7 @@ def test_cancel_is_an_event(locks: leasehold.Locks, cancel: Any) -> None:
 
 
 @pytest.mark.parametrize(("prefix", "error"), [("a\ud800", ValueError), ("a\n", ValueError), ("x" * 513, ValueError)])
-async def test_the_prefix_of_a_listing(locks: leasehold.Locks, prefix: str, error: type[Exception]) -> None:
+async def test_bad_prefix_of_a_listing_is_refused(locks: leasehold.Locks, prefix: str, error: type[Exception]) -> None:
     for each in (prefix, 5, None):
         with pytest.raises((error, TypeError), match="the prefix of names"):
             locks.leases(each)  # type: ignore[arg-type]
@@ -175,7 +180,7 @@ async def test_the_prefix_of_a_listing(locks: leasehold.Locks, prefix: str, erro
                 tasks.leases(each)  # type: ignore[arg-type]
 
 
-def test_data_up_to_the_limit(locks: leasehold.Locks) -> None:
+def test_data_may_be_as_long_as_its_limit(locks: leasehold.Locks) -> None:
     with locks.lock("x", data="x" * 4094):
         info = locks.inspect("x")
         assert info is not None
@@ -198,25 +203,25 @@ def test_data_up_to_the_limit(locks: leasehold.Locks) -> None:
     ],
 )
 @pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
-def test_urls(connect: Any, url: Any, error: type[Exception], says: str) -> None:
+def test_bad_url_is_refused(connect: Any, url: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         connect(url)
 
 
-def test_no_secret_of_a_url_is_ever_told() -> None:
+def test_error_of_a_url_does_not_show_its_password() -> None:
     with pytest.raises(ValueError) as caught:
         leasehold.connect("ftp://user:hunter2@host/x?password=hunter2")
     assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize("options", [{"namespace": "n" * 65}, {"namespace": "a\n"}, {"owner": ""}, {"owner": "\x00"}])
-def test_namespace_and_owner(options: Any) -> None:
+def test_bad_namespace_or_owner_is_refused(options: Any) -> None:
     with pytest.raises(ValueError):
         leasehold.connect("memory://", **options)
 
 
 @pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
-def test_owners_that_are_not_given(connect: Any) -> None:
+def test_default_owner_is_host_process_and_a_random_part(connect: Any) -> None:
     """Seeds A5, D6: the host and the process, for people, and a random part, so that no two are the same."""
     owners = [connect("memory://").owner for _ in range(50)]
     assert len(set(owners)) == 50
@@ -227,7 +232,7 @@ def test_owners_that_are_not_given(connect: Any) -> None:
     assert connect("memory://", owner="api-7").owner == "api-7"
 
 
-def test_acquire_timeout(locks: leasehold.Locks) -> None:
+def test_bad_timeout_of_acquire_is_refused(locks: leasehold.Locks) -> None:
     for wrong in (-1, float("nan"), float("-inf"), 1e9):
         with pytest.raises(ValueError, match="timeout"):
             locks.lock("x").acquire(wrong)
@@ -235,17 +240,18 @@ def test_acquire_timeout(locks: leasehold.Locks) -> None:
         locks.lock("x").try_acquire("1")  # type: ignore[arg-type]
 
 
-def test_a_timeout_that_never_comes() -> None:
+def test_infinite_timeout_waits_as_long_as_it_takes() -> None:
     """``float("inf")`` is as long as it takes, also where ``connect`` says otherwise."""
     forever = float("inf")
     with leasehold.connect("memory://forever", timeout=0.05) as locks:
-        assert locks.lock("x", timeout=forever)._spec.timeout is None
+        endless = leasehold.connect("memory://forever", timeout=forever)
         ways = [
             lambda: locks.lock("x").acquire(forever),
             lambda: locks.lock("x", timeout=forever).acquire(),
             lambda: locks.lock("x").try_acquire(forever),
             lambda: locks.all_of("x", "y").acquire(forever),
             lambda: locks.rlock("x").acquire(forever),
+            lambda: endless.lock("x").acquire(),
             lambda: locks.once("x").run(lambda: 1, forever),
         ]
         for way in ways:
@@ -255,10 +261,10 @@ def test_a_timeout_that_never_comes() -> None:
             assert getattr(had, "ok", True)
             if not hasattr(had, "ok"):
                 had.release()
-    assert leasehold.connect("memory://", timeout=forever).lock("x")._spec.timeout is None
+        endless.close()
 
 
-async def test_a_timeout_that_never_comes_in_a_task() -> None:
+async def test_infinite_timeout_of_a_task_waits_as_long_as_it_takes() -> None:
     forever = float("inf")
     async with aio.connect("memory://forever", timeout=0.05) as locks:
         ways = [
@@ -278,12 +284,12 @@ async def test_a_timeout_that_never_comes_in_a_task() -> None:
                 await had.release()
 
 
-def test_current_outside_of_a_block() -> None:
+def test_current_outside_of_a_block_is_a_lookup_error() -> None:
     with pytest.raises(LookupError, match="no lease is held here"):
         leasehold.current()
 
 
-def test_decorating_the_wrong_kind_of_function(locks: leasehold.Locks) -> None:
+def test_decorating_a_function_of_the_other_world_is_refused(locks: leasehold.Locks) -> None:
     async def task() -> None: ...
 
     with pytest.raises(TypeError, match=r"leasehold\.aio"):
@@ -293,12 +299,12 @@ def test_decorating_the_wrong_kind_of_function(locks: leasehold.Locks) -> None:
 
 
 @pytest.mark.parametrize("what", [5, None, "x", object()])
-def test_a_fence_takes_a_lease(what: Any) -> None:
+def test_fence_refuses_what_is_no_lease(what: Any) -> None:
     with pytest.raises(TypeError, match=f"a fence takes a lease, not {type(what).__name__}"):
         fence.token(what)
 
 
-def test_a_fence_takes_a_terms_lease(locks: leasehold.Locks) -> None:
+def test_fence_takes_the_lease_of_a_term_and_not_the_term(locks: leasehold.Locks) -> None:
     def lead(term: leasehold.Term) -> int:
         with pytest.raises(TypeError, match=r"not Term: a term's is term\.lease"):
             fence.token(term)  # type: ignore[arg-type]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,9 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import leasehold
+from intercept import Intercepted
 from leasehold import aio
 from leasehold.errors import StoreNotReady
-from leasehold.once import LONGEST_NOTE, Outcome, TooManyOutcomes, dump, load, write
+from leasehold.once import LONGEST_NOTE, Outcome, TooManyOutcomes, dump, load
+from leasehold.policy import CALL_LIMIT
+from leasehold.protocol import SECOND
 from leasehold.testing import faults
 
 versions = st.integers(1, 3)
@@ -101,9 +105,27 @@ TestOnce = Once.TestCase
 TestOnce.settings = settings(max_examples=30, stateful_step_count=12, deadline=None)
 
 
-def test_a_note_of_a_newer_leasehold_is_refused() -> None:
+def test_outcomes_recorded_by_a_newer_leasehold_are_refused() -> None:
     with pytest.raises(StoreNotReady, match="newer"):
         load("x", '{"format":2,"outcomes":{}}')
+
+
+class Side:
+    """A ``Locks`` of threads or of tasks, used alike, behind a network that can lose what it asks."""
+
+    def __init__(self, side: str, **options: Any) -> None:
+        self.threads = side == "threads"
+        self.store = Intercepted(f"memory://{uuid.uuid4().hex}")
+        self.locks: Any = self.store.connect(side, **options)
+        self.network = faults.install(self.locks)
+
+    async def call(self, function: Any, *args: Any) -> Any:
+        return await (asyncio.to_thread(function, *args) if self.threads else function(*args))
+
+
+@pytest.fixture(params=["threads", "asyncio"])
+def side(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def recorded(versions: int, **fields: Any) -> dict[str, Outcome]:
@@ -136,14 +158,14 @@ def test_no_version_is_forgotten_for_want_of_room(versions: int, whole: int, cap
     assert "dropped" not in caplog.text, "it is told once"
 
 
-@pytest.mark.parametrize("side", ["threads", "asyncio"])
-def test_what_could_not_be_recorded_is_not_run(side: str) -> None:
-    url = f"memory://{uuid.uuid4().hex}"
-    full = {f"{number}{'v' * 50}": each for number, each in enumerate(recorded(900).values())}
-    with leasehold.connect(url) as locks:
+def test_work_whose_outcome_could_not_be_recorded_is_not_run(side: str) -> None:
+    store = Intercepted(f"memory://{uuid.uuid4().hex}")
+    url = store.url
+    text = dump("x", {f"{number}{'v' * 50}": each for number, each in enumerate(recorded(900).values())})
+    with store.connect() as locks:
         with locks.lock("x") as lease:
-            locks._core.drive(write(locks._core, lease, full))
-        assert len(load("x", locks._core.driver.run(locks._core.store.read_note("x"), 1.0))) == 900
+            assert store.run(lambda sent: sent.write_note("x", store.attempt("x"), lease.token, text))
+        assert len(load("x", store.run(lambda sent: sent.read_note("x")))) == 900
         calls: list[int] = []
 
         async def run() -> None:
@@ -161,7 +183,7 @@ def test_what_could_not_be_recorded_is_not_run(side: str) -> None:
         assert locks.once("x", version="new").run(lambda: calls.append(1)).ran
 
 
-def test_a_result_that_is_not_recorded_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_result_that_is_too_long_to_record_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with leasehold.connect(f"memory://{uuid.uuid4().hex}") as locks:
         assert locks.once("x", version=1).run(lambda: "r" * 20_000).ok
         assert "the result of 'x' version 1 is not recorded" in caplog.text
@@ -170,20 +192,28 @@ def test_a_result_that_is_not_recorded_is_told(caplog: pytest.LogCaptureFixture)
         assert "not recorded" not in caplog.text
 
 
-@pytest.mark.parametrize("side", ["threads", "asyncio"])
-def test_defaults_of_connect_that_are_meant_for_locks(side: str) -> None:
+async def test_defaults_of_connect_for_locks_do_not_end_once_elections_and_groups(side: str) -> None:
     """A timeout, max_hold, min_hold or beat_every of connect() would end a term, a membership or the work."""
     options: dict[str, Any] = {"timeout": 0.1, "max_hold": 0.3, "min_hold": 0.2, "beat_every": 0.1, "ttl": 9}
-    locks: Any = (leasehold if side == "threads" else aio).connect(f"memory://{uuid.uuid4().hex}", **options)
-    for made in (locks.once("x")._lock, locks.election("y"), locks.group("z")):
-        spec = made._spec
-        timing = spec.timing
-        assert (spec.timeout, timing.max_hold, timing.min_hold, timing.beat_every) == (None, None, 0.0, None)
-    assert locks.once("x")._lock._spec.timing.ttl == 9
-    assert locks.semaphore("s", limit=2)._spec.timeout == 0.1
+    there = Side(side, **options)
+    store, call = there.store, there.call
+    await call(there.locks.once("x").run, lambda: None)
+    await call(there.locks.election("y").run, lambda term: None if there.threads else asyncio.sleep(0))
+    await call((await call(there.locks.group("z").join)).release)
+    assert [ask.name for ask in store.asks] == ["x", "y", "z"]
+    for ask in store.asks:
+        assert ask.kept, "its renewal is ended by nothing but its release"
+        assert ask.rest == 0, "the name is free as soon as it is released"
+    assert store.limits["acquire"] == [CALL_LIMIT] * 3, "no timeout shortens a call"
+    assert store.asks[0].ttl == 9 * SECOND
+    held = await call(there.locks.semaphore("s", limit=1).acquire)
+    with pytest.raises(leasehold.AcquireTimeout):
+        await call(there.locks.semaphore("s", limit=1).acquire)
+    await call(held.release)
+    await call(there.locks.close)
 
 
-async def test_a_cancelled_run_records_nothing() -> None:
+async def test_cancelled_run_records_nothing() -> None:
     async with aio.connect(f"memory://{uuid.uuid4().hex}") as locks:
         once = locks.once("x")
         task = asyncio.create_task(once.run(asyncio.Event().wait))
@@ -198,7 +228,7 @@ async def test_a_cancelled_run_records_nothing() -> None:
         assert (await once.run(lambda: 5)).result == 5, "a plain function does too"
 
 
-def test_an_interrupted_run_records_nothing() -> None:
+def test_interrupted_run_records_nothing() -> None:
     def press() -> None:
         raise KeyboardInterrupt
 
@@ -209,43 +239,34 @@ def test_an_interrupted_run_records_nothing() -> None:
         assert locks.inspect("x") is None
 
 
-@pytest.mark.parametrize("side", ["threads", "asyncio"])
-def test_what_is_done_in_the_same_moment_is_not_told_as_running(side: str) -> None:
+def test_outcome_recorded_in_the_same_moment_is_not_told_as_running(side: str) -> None:
     """``wait=False``: another was at it when it was tried, and has recorded its outcome since."""
-    url = f"memory://{uuid.uuid4().hex}"
-    with leasehold.connect(url, owner="other") as other:
+    store = Intercepted(f"memory://{uuid.uuid4().hex}")
+    with leasehold.connect(store.url, owner="other") as other:
+        busy = other.lock("x").acquire()
 
-        def while_busy(once: Any) -> None:
-            """The try finds the name taken; then it is done by another before the next question."""
-            store = once._core.store
-            inspect = store.inspect
+        def end() -> None:
+            """The try has found the name taken. Before the next question, another does the work."""
+            busy.release()
+            assert other.once("x").run(lambda: "done").ran
 
-            def ended(name: str) -> Any:
-                busy.release()
-                assert other.once("x").run(lambda: "done").ran
-                return inspect(name)
-
-            busy = other.lock("x").acquire()
-            store.inspect = ended
+        store.before["inspect"] = end
 
         async def run() -> Any:
-            async with aio.connect(url) as locks:
-                once = locks.once("x", wait=False)
-                while_busy(once)
-                return await once.run(lambda: "again")
+            async with store.connect(side) as locks:
+                return await locks.once("x", wait=False).run(lambda: "again")
 
         if side == "threads":
-            with leasehold.connect(url) as locks:
-                once = locks.once("x", wait=False)
-                while_busy(once)
-                outcome = once.run(lambda: "again")
+            with store.connect(side) as locks:
+                outcome = locks.once("x", wait=False).run(lambda: "again")
         else:
             outcome = asyncio.run(run())
+        assert store.begun["inspect"] == 1
         assert (outcome.status, outcome.owner, outcome.result, outcome.ran) == ("done", "other", "done", False)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "5"])
-def test_a_timeout_that_is_none(timeout: Any) -> None:
+def test_once_refuses_a_timeout_that_is_no_duration(timeout: Any) -> None:
     async def run() -> None:
         async with aio.connect(f"memory://{uuid.uuid4().hex}") as locks:
             await locks.once("x").run(lambda: 1, timeout)
@@ -258,97 +279,88 @@ def test_a_timeout_that_is_none(timeout: Any) -> None:
         assert locks.once("x").outcome() is None
 
 
-def test_a_shutdown_in_the_middle_is_no_failure_of_the_work() -> None:
+def test_shutdown_during_the_work_is_no_failure_of_the_work() -> None:
     """Work that takes a lease while its own Locks is drained: another does it, at once."""
     name = uuid.uuid4().hex
     with leasehold.connect(f"memory://{name}") as locks, leasehold.connect(f"memory://{name}") as other:
+        drain = threading.Thread(target=locks.drain)
 
         def work() -> None:
-            locks._core.draining = "this Locks is being drained"
-            locks.lock("inner").acquire()
+            drain.start()
+            ends = time.monotonic() + 30
+            while time.monotonic() < ends:  # until the drain has begun
+                locks.lock("inner").acquire().release()
 
         with pytest.raises(leasehold.ShuttingDown):
             locks.once(name).run(work)
+        drain.join()
         outcome = other.once(name).run(lambda: "done")
         assert (outcome.ran, outcome.result, outcome.attempts) == (True, "done", 1)
 
 
-class Side:
-    """A ``once`` of threads or of tasks, used alike, behind a network that can lose what it asks."""
-
-    def __init__(self, side: str, **options: Any) -> None:
-        self.threads = side == "threads"
-        self.locks: Any = (leasehold if self.threads else aio).connect(f"memory://{uuid.uuid4().hex}")
-        self.network = faults.install(self.locks)
-        self.once: Any = self.locks.once("x", **options)
-
-    def when_had(self, do: Callable[[Any], object]) -> None:
-        """Call ``do(lease)`` as soon as there is a lease."""
-        core = self.locks._core
-        add = core.add
-
-        def added(lease: Any) -> None:
-            add(lease)
-            do(lease)
-
-        core.add = added
-
-    async def call(self, function: Any, *args: Any) -> Any:
-        return await (asyncio.to_thread(function, *args) if self.threads else function(*args))
-
-
-@pytest.fixture(params=["threads", "asyncio"])
-def side(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.mark.parametrize("timeout", [None, 60])
-async def test_reads_that_got_lost_are_tried_again(side: str, timeout: float | None) -> None:
+async def test_reads_of_outcomes_that_got_lost_are_tried_again(side: str, timeout: float | None) -> None:
     """By whoever waits: before it stands for the lease, when it has it, and when it forgets what was done."""
     there = Side(side)
+    once = there.locks.once("x")
     there.network.lose_request("read_note", times=2)
-    there.when_had(lambda lease: there.network.lose_answer("read_note", times=1))
-    outcome = await there.call(there.once.run, lambda: "done", timeout)
+    there.store.after["acquire"] = lambda: there.network.lose_answer("read_note", times=1)
+    outcome = await there.call(once.run, lambda: "done", timeout)
     assert (outcome.result, outcome.ran) == ("done", True)
     there.network.lose_request("read_note", times=1)
-    assert not (await there.call(there.once.run, lambda: "again", timeout)).ran
-    assert await there.call(there.once.forget)
+    assert not (await there.call(once.run, lambda: "again", timeout)).ran
+    assert await there.call(once.forget)
     await there.call(there.locks.close)
 
 
 @pytest.mark.parametrize(("options", "timeout"), [({"wait": False}, None), ({}, 0)])
-async def test_who_does_not_wait_does_not_wait_for_the_store(side: str, options: Any, timeout: float | None) -> None:
-    there = Side(side, **options)
+async def test_once_that_does_not_wait_asks_a_lost_store_a_single_time(
+    side: str, options: Any, timeout: float | None
+) -> None:
+    there = Side(side)
+    once = there.locks.once("x", **options)
     there.network.lose_request("read_note")
     with pytest.raises(leasehold.StoreUnavailable):
-        await there.call(there.once.run, lambda: "done", timeout)
+        await there.call(once.run, lambda: "done", timeout)
     assert there.network.calls["read_note"] == 1
     await there.call(there.locks.close)
 
 
 @pytest.mark.parametrize("timeout", [None, 0.5])
-async def test_reads_are_not_tried_for_ever(side: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reads_of_outcomes_end_as_an_acquire_would(
+    side: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As long as an acquire would be: until the timeout, without one for a time of unbroken failure."""
     monkeypatch.setattr("leasehold.policy.UNAVAILABLE_LIMIT", 0.5)
     there = Side(side)
     there.network.lose_request("read_note")
     with pytest.raises(leasehold.StoreUnavailable):
-        await there.call(there.once.run, lambda: "done", timeout)
+        await there.call(there.locks.once("x").run, lambda: "done", timeout)
     assert there.network.calls["acquire"] == 0
     await there.call(there.locks.close)
 
 
-async def test_a_lease_that_was_lost_while_nothing_could_be_read_is_not_used(side: str) -> None:
+async def test_lease_that_was_lost_while_nothing_could_be_read_is_not_used(side: str) -> None:
     there = Side(side)
     tokens: list[int] = []
+    lost: list[int | None] = []
 
-    def lose_the_first(lease: Any) -> None:
-        if there.network.calls["acquire"] == 1:
-            there.network.lose_request("read_note", times=1)
-            there.locks._core.lose(lease, "as its keeper would hear")
+    def lose_the_first() -> None:
+        """Once it is granted. Nothing can be read until its holder knows of the loss."""
+        there.store.after.clear()
+        there.network.lose_request("read_note")
+        with leasehold.connect(there.store.url) as other:
+            assert other.break_lease("x", force=True)
 
-    there.when_had(lose_the_first)
-    outcome = await there.call(there.once.run, lambda: tokens.append(leasehold.current().token))
+    def hear(event: leasehold.Event) -> None:
+        if event.type == "lost":
+            lost.append(event.token)
+            there.network.mend()
+
+    there.locks.on_event(hear)
+    there.store.after["acquire"] = lose_the_first
+    outcome = await there.call(there.locks.once("x").run, lambda: tokens.append(leasehold.current().token))
     assert (outcome.ran, [outcome.token]) == (True, tokens)
-    assert there.network.calls["acquire"] > 1
+    assert len(lost) == 1
+    assert lost != tokens
     await there.call(there.locks.close)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from typing import Any, NamedTuple
 
 import pytest
+from scripted import T0, Scripted
 
-from leasehold import Preset, connect
+from intercept import Intercepted
+from leasehold import AcquireTimeout, Preset, connect
 from leasehold.policy import PRESETS, check_poll, make_timing, pauses, preset
+from leasehold.protocol import SECOND, Grant
 
 
 def test_default_timing() -> None:
@@ -49,7 +53,7 @@ def test_impossible_timing_is_refused(options: dict[str, float], says: str) -> N
 
 
 @pytest.mark.parametrize("ttl", ["30", "text", None, True, [1], b"1"])
-def test_a_ttl_is_a_number(ttl: object) -> None:
+def test_ttl_that_is_no_number_is_refused(ttl: object) -> None:
     with pytest.raises(TypeError, match="ttl must be a number of seconds"):
         make_timing(ttl=ttl)  # type: ignore[arg-type]
 
@@ -86,22 +90,46 @@ def test_random_backoff_is_uniform_between_the_bounds() -> None:  # E3
     assert 0.199 < max(got) <= 0.2
 
 
+class Taken(NamedTuple):
+    """The timing of a lease, as it shows: for how long it is asked for, trusted at first, and when it is renewed."""
+
+    ttl: float
+    margin: float
+    renew_every: float
+
+
+def timing(options: dict[str, Any], **of_lock: Any) -> Taken:
+    """The timing that a lock gets which is made with these options by a Locks with those."""
+    with Scripted(**options) as world:
+        world.replies.append(Grant(7))
+        task = world.start(world.locks.lock("x", **of_lock).acquire())
+        lease = task.result()
+        margin = lease.ttl - lease.remaining
+        world.advance(lease.ttl)
+        assert lease.valid
+        ask = next(what for _, operation, what in world.asked if operation == "acquire")
+        renewed = next(when for when, operation, _ in world.asked if operation == "renew")
+        assert ask.ttl == lease.ttl * SECOND
+        return Taken(lease.ttl, margin, renewed - T0)
+
+
 def test_presets() -> None:  # D4
-    locks = connect("memory://")
     for kind, ttl in (("workflow", 300), ("node", 120), ("resource", 30)):
-        timing = locks.lock("x", kind=kind)._spec.timing
-        assert timing.ttl == ttl
-        assert timing.renew_every == pytest.approx(0.6 * ttl)
+        taken = timing({}, kind=kind)
+        assert taken.ttl == ttl
+        assert taken.renew_every == pytest.approx(0.6 * ttl)
     assert PRESETS["workflow"].failure == 90
-    assert locks.lock("x", kind="workflow", ttl=10)._spec.timing.renew_every == pytest.approx(6)
-    assert locks.lock("x", kind="anything else")._spec.timing.ttl == 30
+    assert timing({}, kind="workflow", ttl=10).renew_every == pytest.approx(6)
+    assert timing({}, kind="anything else").ttl == 30
 
 
 def test_presets_can_be_redefined_and_are_checked() -> None:  # D4
-    locks = connect("memory://", ttl=7, kinds={"node": {"ttl": 60, "heartbeat": 5}, "mine": Preset(9, 3, 1)})
-    assert locks.lock("x", kind="node")._spec.timing[:3] == pytest.approx((60, 0.65, 36))
-    assert locks.lock("x", kind="mine")._spec.timing.renew_every == pytest.approx(3)
-    assert locks.lock("x")._spec.timing.ttl == 7
+    options: dict[str, Any] = {"ttl": 7, "kinds": {"node": {"ttl": 60, "heartbeat": 5}, "mine": Preset(9, 3, 1)}}
+    with connect("memory://presets", **options) as locks, locks.lock("x", kind="node") as lease:
+        assert lease.ttl == 60
+    assert timing(options, kind="node") == pytest.approx((60, 0.65, 36))
+    assert timing(options, kind="mine").renew_every == pytest.approx(3)
+    assert timing(options).ttl == 7
     for wrong in (
         {"ttl": 10, "renew_every": 10},
         {"ttl": 10, "heartbeat": 8},
@@ -118,7 +146,7 @@ def test_presets_can_be_redefined_and_are_checked() -> None:  # D4
         preset("mine", {"ttl": 10, "failure": "9"})
 
 
-def test_a_preset_may_say_when_a_member_has_failed() -> None:  # D4
+def test_preset_may_say_when_a_member_has_failed() -> None:  # D4
     for heartbeat in (1, 0.1, 10 / 3, 1e-3):
         given = {"ttl": 60, "renew_every": 36, "heartbeat": heartbeat, "failure": 3 * heartbeat}
         assert preset("mine", given).failure == 3 * heartbeat
@@ -128,11 +156,20 @@ def test_a_preset_may_say_when_a_member_has_failed() -> None:  # D4
 
 
 def test_connect_gives_defaults_that_a_lock_overrides() -> None:
-    locks = connect("memory://", ttl=12, renew_every=5, timeout=3)
-    spec = locks.lock("x")._spec
-    assert (spec.timing.ttl, spec.timing.renew_every, spec.timeout) == (12, 5, 3)
-    assert locks.lock("x", ttl=3)._spec.timing.renew_every == pytest.approx(1)  # 5 was meant for the other ttl
-    assert locks.lock("x", timeout=0)._spec.timeout == 0
+    options = {"ttl": 12, "renew_every": 5, "timeout": 3}
+    taken = timing(options)
+    assert (taken.ttl, taken.renew_every) == (12, pytest.approx(5))
+    assert timing(options, ttl=3).renew_every == pytest.approx(1)  # 5 was meant for the other ttl
+    store = Intercepted("memory://defaults")
+    with connect(store.url, **options) as other, store.connect(**options) as locks, other.lock("x") as lease:
+        assert lease.ttl == 12
+        with pytest.raises(AcquireTimeout):
+            locks.lock("x", timeout=0).acquire()
+        assert [ask.queue for ask in store.asks] == [False]
+        with pytest.raises(AcquireTimeout):
+            locks.lock("x").acquire()
+        assert store.asks[1].queue
+        assert store.limits["acquire"][1] == 3
     with pytest.raises(ValueError, match="renew_every"):
         connect("memory://", ttl=1, renew_every=2)
     with pytest.raises(TypeError, match="no option 'tll'"):
