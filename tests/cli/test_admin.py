@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
 import pymongo
 import pytest
-
-from leasehold.cli.bench import _percentiles
 
 from .shell import Shell, Stalls
 
@@ -28,7 +28,7 @@ def levels(findings: list[dict[str, str]]) -> set[str]:
     return {finding["level"] for finding in findings}
 
 
-def test_doctor_makes_nothing(shell: Shell) -> None:
+def test_doctor_creates_no_file(shell: Shell) -> None:
     assert "not there yet" in told(shell, "doctor")[-1]["message"]
     assert not shell.database.exists()
 
@@ -65,7 +65,7 @@ def test_doctor_warns_of_a_file_that_everybody_may_write(shell: Shell) -> None:
     assert told(shell, "doctor")[-1]["level"] == "warning"
 
 
-def test_what_makes_no_sense_is_wrong_usage(shell: Shell) -> None:
+def test_senseless_options_of_doctor_init_and_bench_are_wrong_usage(shell: Shell) -> None:
     for words in (
         ["doctor", "--url", "memory://"],
         ["init", "--print-sql"],
@@ -115,9 +115,19 @@ def test_bench_on_a_server(shell: Shell, kind: str, request: pytest.FixtureReque
     benched(shell, "--url", request.getfixturevalue(f"{kind}_server").url)
 
 
-def test_what_was_seen_once_is_a_figure() -> None:
+ONE_HAND_OFF = """
+from leasehold.cli import bench, main
+bench.turns = lambda *_: [bench.Turn(1, 0.0, 1.0, 0), bench.Turn(2, 1.25, 2.0, 1)]
+main()
+"""
+
+
+def test_bench_shows_a_hand_off_that_was_seen_once(shell: Shell) -> None:
     """Two processes that a busy machine runs one after the other hand the lease on a single time."""
-    assert _percentiles([0.25]) == {"p50": 0.25, "p99": 0.25, "count": 1}
+    words = [sys.executable, "-c", ONE_HAND_OFF, "bench", "--seconds", "10ms", "--leases", "1", "--json"]
+    done = subprocess.run(words, env=shell.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["hand_off"] == {"p50": 0.25, "p99": 0.25, "count": 1}
 
 
 @pytest.mark.server
@@ -134,7 +144,7 @@ def test_doctor_by_the_command_on_a_server(shell: Shell, kind: str, request: pyt
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_init_of_a_table(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
+def test_init_makes_a_table_once(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(f"{kind}_server").url
     url = f"{url}{'&' if '?' in url else '?'}table=made_by_init"
     sql = shell.do("init", "--print-sql", "--url", url)

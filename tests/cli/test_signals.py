@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import pytest
-
-from leasehold.cli.child import Child
-from leasehold.cli.watch import Watch
 
 from .shell import Shell, finish, line_of, state, until
 
@@ -30,7 +27,7 @@ while True:
 """
 
 
-def test_each_is_passed_on(shell: Shell) -> None:
+def test_each_signal_to_run_is_passed_on_to_command(shell: Shell) -> None:
     run = shell.start("run", "job", "--", sys.executable, "-c", NOTES)
     assert line_of(run).startswith("ready")
     for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "WINCH", "CONT", "INT", "TERM"):
@@ -40,7 +37,7 @@ def test_each_is_passed_on(shell: Shell) -> None:
     assert shell.locks.inspect("job") is None
 
 
-def test_to_the_whole_group(shell: Shell) -> None:
+def test_signal_to_run_is_passed_on_to_the_whole_group_of_command(shell: Shell) -> None:
     child = "trap 'echo child; exit' TERM; echo ready; while :; do sleep 0.01; done"
     script = f'trap : TERM; sh -c "{child}" & wait; wait; echo end'
     run = shell.start("run", "job", "--", "sh", "-c", script)
@@ -51,7 +48,7 @@ def test_to_the_whole_group(shell: Shell) -> None:
     assert done.returncode == 0
 
 
-def test_a_command_that_the_signal_kills(shell: Shell) -> None:
+def test_run_exits_as_a_command_that_a_signal_has_killed(shell: Shell) -> None:
     run = shell.start("run", "job", "--", "sh", "-c", "echo ready; exec sleep 1000")
     assert line_of(run) == "ready"
     run.send_signal(signal.SIGINT)
@@ -59,7 +56,7 @@ def test_a_command_that_the_signal_kills(shell: Shell) -> None:
     assert (done.returncode, done.stderr) == (130, "")
 
 
-def test_what_the_caller_ignores_is_ignored(shell: Shell) -> None:
+def test_signal_that_the_caller_ignores_is_ignored_by_run(shell: Shell) -> None:
     """nohup leasehold run …"""
     run = shell.start(
         *("run", "job", "--", sys.executable, "-c", NOTES),
@@ -72,7 +69,7 @@ def test_what_the_caller_ignores_is_ignored(shell: Shell) -> None:
     assert finish(run).returncode == 7
 
 
-def test_stopping_and_going_on(shell: Shell) -> None:
+def test_run_stops_and_continues_together_with_command(shell: Shell) -> None:
     """Ctrl-Z where the terminal is ours: COMMAND stops, and ``run`` with it, so that the shell notices."""
     run = shell.start("run", "job", "--ttl", "1h", "--", "sh", "-c", "echo $$; exec sleep 1000", process_group=0)
     command = int(line_of(run))
@@ -85,36 +82,59 @@ def test_stopping_and_going_on(shell: Shell) -> None:
     assert finish(run).returncode == 143
 
 
-def test_it_does_not_stop_in_the_middle_of_a_write(shell: Shell) -> None:
+def counting(rows: int) -> str:
+    """A query that takes time in proportion."""
+    return f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT count(*) FROM n"
+
+
+PATIENCE = 1.0
+"""How long ``run`` waits, at most, for a write to end before it stops."""
+
+
+class Writers:
+    """Another program that writes to the embedded store, and makes every renewal take a fifth of a second there."""
+
+    def __init__(self, path: Path) -> None:
+        self.database = sqlite3.connect(path, isolation_level=None, timeout=0)
+        rows = 200_000
+        begun = time.monotonic()
+        self.database.execute(counting(rows)).fetchall()
+        rows = int(rows * 0.2 / (time.monotonic() - begun))
+        until(self.can_write)
+        self.database.execute(f"CREATE TRIGGER slow BEFORE UPDATE ON leasehold BEGIN {counting(rows)}; END")
+
+    def __enter__(self) -> Writers:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.database.close()
+
+    def can_write(self) -> bool:
+        try:
+            self.database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        self.database.execute("ROLLBACK")
+        return True
+
+
+def test_stopped_run_is_not_in_the_middle_of_a_write(shell: Shell) -> None:
     """On the embedded store it would hold up everybody until it is continued."""
-    writing, written = threading.Event(), threading.Event()
-    stopped: list[bool] = []
-
-    def write() -> None:
-        with shell.locks._core.driver.at_rest():  # as every request is: one at a time
-            writing.set()
-            time.sleep(0.3)
-            written.set()
-
-    class Command(Child):
-        def __init__(self) -> None:
-            self.on_terminal = True
-
-        def stop_with_it(self) -> None:
-            stopped.append(written.is_set())
-
-    watch = Watch.__new__(Watch)
-    watch._child, watch._suspended = Command(), False
-    with shell.locks.lock("job") as lease:
-        keeper = threading.Thread(target=write)
-        keeper.start()
-        assert writing.wait(60)
-        assert watch._stopped_with(signal.SIGTSTP, lease)
-        keeper.join()
-    assert stopped == [True]
+    run = shell.start("run", "job", "--ttl", "6s", "--", "sh", "-c", "echo ready; exec sleep 1000", process_group=0)
+    assert line_of(run) == "ready"
+    with Writers(shell.database) as others:
+        until(lambda: not others.can_write())  # it renews
+        begun = time.monotonic()
+        run.send_signal(signal.SIGTSTP)
+        until(lambda: state(run.pid) == "T")
+        assert others.can_write() or time.monotonic() - begun > PATIENCE
+        others.database.execute("DROP TRIGGER slow")
+    run.send_signal(signal.SIGCONT)
+    run.terminate()
+    assert finish(run).returncode == 143
 
 
-def test_with_a_session_of_our_own_nobody_could_continue_us(shell: Shell) -> None:
+def test_run_in_a_session_of_its_own_is_not_stopped(shell: Shell) -> None:
     """So we are not stopped, and COMMAND goes on at once."""
     run = shell.start("run", "job", "--", "sh", "-c", "echo $$; exec sleep 1000", start_new_session=True)
     command = int(line_of(run))
@@ -142,7 +162,7 @@ child.signal(signal.SIGKILL)
 """
 
 
-def test_a_signal_that_command_gets_before_it_has_run_at_all_ends_it(shell: Shell) -> None:
+def test_signal_before_command_has_begun_to_run_ends_it(shell: Shell) -> None:
     """Python forgets in a forked child what has come until then."""
     for _ in range(3):
         words = [sys.executable, "-c", AT_ONCE]
@@ -151,7 +171,7 @@ def test_a_signal_that_command_gets_before_it_has_run_at_all_ends_it(shell: Shel
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_in_any_instant(shell: Shell, number: int) -> None:
+def test_signal_in_any_instant_ends_run_and_leaves_nothing(shell: Shell, number: int) -> None:
     """From the first moment to the last: ``run`` ends, and nothing is left of it in the store or among processes."""
     for delay in (0.02, 0.05, 0.08, 0.11, 0.14):
         run = shell.start("run", "job", "--", "sleep", "1000")
