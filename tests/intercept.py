@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -35,6 +36,8 @@ class Intercepted:
         self.begun: Counter[str] = Counter()
         self.over: Counter[str] = Counter()
         self.drivers: list[Any] = []
+        self.gate: AbstractContextManager[Any] = nullcontext()
+        """Entered for each operation of a thread. With a lock, none is sent while the test has that."""
 
     def connect(self, side: str = THREADS, **options: Any) -> Any:
         """As ``leasehold.connect`` of the URL, or ``aio.connect``."""
@@ -121,6 +124,10 @@ class _Driver:
 
 class _Threads(_Driver):
     def run(self, steps: Any, limit: float) -> Any:
+        with self.test.gate:
+            return self._run(steps, limit)
+
+    def _run(self, steps: Any, limit: float) -> Any:
         name = self.begin(steps, limit)
         try:
             result = self.inner.run(steps, limit)

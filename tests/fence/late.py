@@ -2,9 +2,11 @@
 
 import signal
 import sys
+import threading
 
 import leasehold
 from fence.resources import KINDS
+from intercept import Intercepted
 
 leases, kind, url = sys.argv[1:]
 
@@ -15,14 +17,16 @@ stopped: list[bool] = []
 def stop() -> None:
     if not stopped:  # at the first thing that it sends
         stopped.append(True)
-        with locks._core.driver.at_rest():  # type: ignore[attr-defined]
+        with store.gate:
             # Not while the keeper is at the store: stopped in a write it would hold up everybody.
             print("stopping", flush=True)
             signal.raise_signal(signal.SIGSTOP)
 
 
 resource = KINDS[kind](url, stop)
-with leasehold.connect(leases) as locks:
+store = Intercepted(leases)
+store.gate = threading.RLock()
+with store.connect() as locks:
     # Again when its lease was lost before that: of a machine that stands still for longer than its ttl.
     while not stopped:
         with locks.lock("account:1", ttl=2) as lease:
