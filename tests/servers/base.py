@@ -92,7 +92,7 @@ class Server:
     def wait_ready(self) -> None:
         end = time.monotonic() + self.ready_within
         while not self.answers():
-            code = self._running.poll()
+            code = self.processes.poll()
             if code is not None or time.monotonic() > end:
                 self.kill()
                 how = f"is not ready after {self.ready_within:g} s" if code is None else f"ended with {code}"
@@ -122,10 +122,10 @@ class Server:
 
     def pause(self) -> None:
         """SIGSTOP to all of it: connections stay, the kernel accepts new ones, but nobody answers."""
-        self._running.pause()
+        self.processes.pause()
 
     def resume(self) -> None:
-        self._running.signal(signal.SIGCONT)
+        self.processes.signal(signal.SIGCONT)
 
     def close(self) -> None:
         """The end: no process, no folder, no port is left."""
@@ -156,7 +156,8 @@ class Server:
         return f"<{type(self).__name__} {self.address}>"
 
     @property
-    def _running(self) -> Group:
+    def processes(self) -> Group:
+        """Its processes. RuntimeError when there are none."""
         if self._group is None:
             raise RuntimeError(f"{self!r} is not running")
         return self._group

@@ -5,6 +5,7 @@ test runs by then, where it would be an error. By then its server may be gone, a
 pymongo makes is written down at once.
 """
 
+import inspect
 import socket
 import ssl
 import sys
@@ -34,7 +35,7 @@ def write_down_what_they_make() -> None:
 
     def make_and_tell(self: socket.socket, *arguments: Any, **options: Any) -> None:
         forgetful = "kazoo" if isinstance(self, ssl.SSLSocket) else FORGETFUL  # when a server speaks no TLS
-        (_theirs.add if _asked_by(forgetful, sys._getframe(1)) else _theirs.discard)(id(self))
+        (_theirs.add if _asked_by(forgetful, inspect.currentframe()) else _theirs.discard)(id(self))
         make(self, *arguments, **options)
 
     socket.socket.__init__ = make_and_tell  # type: ignore[method-assign]

@@ -51,7 +51,7 @@ class PgBouncer(Server):
         """As an administrator would, while it runs."""
         self._mode = mode
         self.prepare()
-        self._running.signal(signal.SIGHUP)
+        self.processes.signal(signal.SIGHUP)
 
     def ping(self, timeout: float) -> None:
         query(self.port, "SELECT 1", timeout)

@@ -56,7 +56,7 @@ def test_a_killed_test_run_leaves_no_process_and_no_folder() -> None:
         "from servers.postgresql import PostgreSQL\n"
         "server = PostgreSQL().start()\n"
         "server.pause()\n"  # not even a stopped one
-        "print(server.port, server._running.id, server.folder, flush=True)\n"
+        "print(server.port, server.processes.id, server.folder, flush=True)\n"
         "import signal; signal.pause()"
     )
     with python(code) as run:
