@@ -5,7 +5,17 @@ import sys
 import threading
 import time
 
-from work import NAMES, NAMESPACE, fork_and_tell, handle_by_raising, say, start_threads, take_for_one, work
+from work import (
+    NAMES,
+    NAMESPACE,
+    draining,
+    fork_and_tell,
+    handle_by_raising,
+    say,
+    start_threads,
+    take_for_one,
+    work,
+)
 
 import leasehold
 
@@ -41,7 +51,7 @@ else:
 if how == "forks":
     fork_and_tell()
 if how == "returns":
-    while locks._core.draining is None:
+    while not draining.is_set():
         time.sleep(0.01)
     time.sleep(0.2)  # and its main thread ends, while others work
 elif how == "handler":

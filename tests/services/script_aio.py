@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from work import NAMESPACE, fork_and_tell, handle_by_raising, start_tasks, take_for_one
+from work import NAMESPACE, draining, fork_and_tell, handle_by_raising, start_tasks, take_for_one
 
 from leasehold import aio
 
@@ -23,7 +23,7 @@ async def main() -> None:
             locks.drain_on_signals(grace=0)
         tasks = start_tasks(locks, stubborn=how == "stubborn")
         if how == "returns":
-            while locks._core.draining is None:  # noqa: ASYNC110
+            while not draining.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.2)
             return

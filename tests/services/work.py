@@ -32,7 +32,18 @@ left whenever a holder ends, are longer than any test waits. (ZooKeeper's sessio
 FOR_EVER = 300.0
 """How long a stubborn body goes on, though its lease is lost."""
 
+draining = threading.Event()
+"""Set when a drain begins in this process, by what the log says."""
+
+
+class Listener(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "lease_event", None) == "drain":
+            draining.set()
+
+
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+logging.getLogger("leasehold").addHandler(Listener())
 
 
 def say(*words: object) -> None:
@@ -43,7 +54,7 @@ def work(locks: leasehold.Locks, name: str, stubborn: bool = False) -> None:
     try:
         with locks.lock(name, ttl=TTL, on_lost="raise") as lease:
             say("holds", name)
-            while locks._core.draining is None:
+            while not draining.is_set():
                 time.sleep(0.01)
             ends = time.monotonic() + SECONDS
             while time.monotonic() < ends and lease.valid:
@@ -57,6 +68,7 @@ def work(locks: leasehold.Locks, name: str, stubborn: bool = False) -> None:
 
 def start_threads(locks: leasehold.Locks, names: Sequence[str] = NAMES, stubborn: bool = False) -> None:
     be_patient(stubborn)
+    draining.clear()  # by a drain that this process has outlived
     for name in names:
         worker = threading.Thread(target=work, args=(locks, name, stubborn), daemon=True)
         worker.start()
@@ -110,7 +122,7 @@ async def work_in_task(locks: Any, name: str, stubborn: bool) -> None:
     try:
         async with locks.lock(name, ttl=TTL, on_lost=None if stubborn else "cancel"):
             say("holds", name)
-            while locks._core.draining is None:  # noqa: ASYNC110
+            while not draining.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await asyncio.sleep(FOR_EVER if stubborn else SECONDS)
         say("done", name, time.monotonic())
