@@ -35,32 +35,33 @@ def passes(folder: Path, test: str) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_it_is_found_by_pytest() -> None:
+def test_plugin_is_an_entry_point_of_pytest() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["entry-points"]["pytest11"] == {"leasehold": "leasehold.pytest_plugin"}
 
 
-def test_it_imports_nothing_before_it_is_asked_for() -> None:
+def test_plugin_imports_nothing_before_the_fixture_is_used() -> None:
     code = "import sys, leasehold.pytest_plugin; print([m for m in sys.modules if m.startswith('leasehold.')])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "leasehold.testing" not in ran.stdout
     assert "leasehold.stores" not in ran.stdout
 
 
-def test_the_page(tmp_path: Path) -> None:
+def test_examples_of_the_page_on_testing_pass(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
     tests = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(tests) == 4
     passes(tmp_path, "\n".join(tests))
 
 
-def test_the_example(tmp_path: Path) -> None:
+def test_example_of_a_tested_worker_passes(tmp_path: Path) -> None:
     passes(tmp_path, EXAMPLE.read_text())
 
 
 THREADS = """
 import threading, time, pytest, leasehold
 from leasehold import LeaseLost, StoreUnavailable
+from leasehold.testing.history import check as judge
 
 def test_renewal_goes_on_while_time_passes(leases):
     with leasehold.connect(ttl=30) as locks:
@@ -106,7 +107,7 @@ def test_a_pause_ends_in_loss(leases):
             lease.check()
         assert told.wait(60)
 
-def test_lose(leases):
+def test_lost_lease_can_be_taken_by_another(leases):
     locks = leasehold.connect()
     lease = locks.lock("a").acquire()
     lease.lose()
@@ -120,7 +121,7 @@ def test_lose(leases):
     locks.close()
     leases.check()
 
-def test_what_is_broken_by_force_is_lost(leases):
+def test_lease_broken_by_force_is_lost(leases):
     with leasehold.connect(ttl=30) as locks, leasehold.connect() as others:
         lease = locks.lock("a").acquire()
         assert others.break_lease("a", force=True)
@@ -130,24 +131,29 @@ def test_what_is_broken_by_force_is_lost(leases):
     assert any((each.op, each.outcome) == ("renew", "refused") for each in leases.history)
     leases.check()
 
-def test_who_does_not_listen_to_the_store_is_found(leases, monkeypatch):
+def test_holder_that_trusts_a_lease_after_a_refused_renewal_is_found(leases):
     with leasehold.connect(ttl=30) as locks, leasehold.connect() as others:
         lease = locks.lock("a").acquire()
-        monkeypatch.setattr(type(locks._core), "lose", lambda core, lease, reason: None)
         assert others.break_lease("a", force=True)
-        lease.renew()
-        assert lease.valid
+        with pytest.raises(LeaseLost):
+            lease.renew()
+        while not any((each.op, each.outcome) == ("renew", "refused") for each in leases.history):
+            time.sleep(0.01)
+        leases.check()
+        leases.history.add("check", "a", owner=lease.owner, token=lease.token, outcome="valid")
+    unheard = [each for each in leases.history if each.op != "lost" and each.outcome != "invalid"]
+    assert {each.rule for each in judge(unheard)} == {"revived"}  # by the refusal alone
     with pytest.raises(AssertionError, match="revived"):
         leases.check()
 
-def test_what_is_lost_goes_to_who_waits(leases):
+def test_lost_permit_goes_to_the_waiter(leases):
     with leasehold.connect(ttl=3600) as locks, leasehold.connect() as others:
         lease = locks.semaphore("a", limit=2).acquire()
         kept = locks.semaphore("a", limit=2).acquire()
         got = []
         waiter = threading.Thread(target=lambda: got.append(others.semaphore("a", limit=2).acquire(60)))
         waiter.start()
-        while not others._core.asking:
+        while not locks.inspect("a").waiters:
             time.sleep(0.01)
         lease.lose()
         waiter.join(60)
@@ -155,7 +161,7 @@ def test_what_is_lost_goes_to_who_waits(leases):
         got[0].release()
     leases.check()
 
-def test_a_partition_is_for_whoever_comes_too(leases):
+def test_partition_cuts_off_locks_that_are_made_meanwhile(leases):
     with leases.partition():
         with leasehold.connect() as locks:
             with pytest.raises(StoreUnavailable):
@@ -209,7 +215,7 @@ def test_waiters_and_timeouts_go_by_the_same_clock(leases):
         got = []
         waiter = threading.Thread(target=lambda: got.append(others.lock("a").acquire()))
         waiter.start()
-        while not others._core.asking:
+        while not locks.inspect("a").waiters:
             time.sleep(0.01)
         time.sleep(0.1)
         leases.advance(31)
@@ -259,10 +265,13 @@ def test_what_the_history_has(leases):
     ]
     leases.check()
 
-def test_two_that_are_valid_at_once_are_found(leases):
-    with leasehold.connect(ttl=30) as one, leasehold.connect(ttl=30) as other:
+def test_two_leases_that_are_valid_at_once_are_found(leases):
+    at = leases.clock.now()
+    leases.clock.now = lambda: at  # the clock of one stands still
+    one = leasehold.connect(ttl=30)
+    del leases.clock.now
+    with one, leasehold.connect(ttl=30) as other:
         old = one.lock("a").acquire()
-        one._core.now = lambda: 0.0  # its clock stands still
         leases.pause(31)
         new = other.lock("a").acquire()
         assert new.valid and old.valid and old.valid and new.valid
@@ -333,7 +342,7 @@ async def test_a_body_is_cancelled_in_a_partition(leases):
             with pytest.raises(LeaseLost):
                 await asyncio.wait_for(task, 60)
 
-async def test_lose_and_pause(leases):
+async def test_lost_and_paused_leases_are_told_as_lost(leases):
     async with aio.connect() as locks:
         first, second = await locks.lock("a").acquire(), await locks.lock("b").acquire()
         first.lose()
@@ -361,11 +370,11 @@ async def test_one_of_two_is_stopped(leases):
 
 
 @pytest.mark.parametrize("test", [THREADS, ASYNCIO], ids=["threads", "asyncio"])
-def test_what_can_be_done_to_leases(test: str, tmp_path: Path) -> None:
+def test_fixture_does_to_leases_what_its_page_says(test: str, tmp_path: Path) -> None:
     passes(tmp_path, test)
 
 
-def test_a_test_of_bad_code_fails(tmp_path: Path) -> None:
+def test_fixture_fails_a_test_of_bad_code(tmp_path: Path) -> None:
     """A body that never looks whether its lease is lost is caught by the history."""
     test = """
 import leasehold
