@@ -75,7 +75,7 @@ def test_grant_whose_answer_was_lost_is_given_back_when_the_store_is_not_ready()
         raise StoreNotReady("read-only now")
 
     store.after["acquire"] = lose_the_answer
-    with store.connect() as locks:
+    with store.connect(ttl=300) as locks:
         with pytest.raises(StoreNotReady):
             locks.lock("job").acquire(60)
         assert store.begun["acquire"] == 2

@@ -97,6 +97,7 @@ def test_failed_renewal_and_a_wake_up_do_not_renew_a_lease_without_renewal() -> 
         store.before.clear()
         store.wake("job")
         assert lease.lost.wait(30)
+        assert locks.counters().renewals == 0
 
 
 def test_wake_up_does_not_extend_a_lease_without_renewal() -> None:

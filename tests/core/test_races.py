@@ -101,9 +101,13 @@ def test_lease_added_at_any_moment_is_announced_as_lost() -> None:
 
         def work() -> None:
             for turn in range(6):
-                ttl = random.uniform(0.1, 0.3)
-                lease = locks.lock(f"{threading.get_ident()} {turn}", ttl=ttl, renew=False).acquire()
+                ttl, told = random.uniform(0.1, 0.3), threading.Event()
+                lock = locks.lock(
+                    f"{threading.get_ident()} {turn}", ttl=ttl, renew=False, on_lost=lambda _, told=told: told.set()
+                )
+                lease = lock.acquire()
                 assert lease.lost.wait(20)
+                assert told.wait(20), "its callback was not called"
                 assert lease.lost_reason is not None
 
         together(12, work)
