@@ -29,7 +29,7 @@ def levels(findings: list[dict[str, str]]) -> set[str]:
 
 
 def test_doctor_creates_no_file(shell: Shell) -> None:
-    assert "not there yet" in told(shell, "doctor")[-1]["message"]
+    assert "does not exist yet" in told(shell, "doctor")[-1]["message"]
     assert not shell.database.exists()
 
 
@@ -56,7 +56,7 @@ def test_doctor_sees_records_of_a_newer_format(shell: Shell) -> None:
         columns = "namespace, name, format, version, token, boot, state, updated"
         database.execute(f"INSERT INTO leasehold ({columns}) VALUES ('', 'new', 99, 1, 1, '', '', 1)")
     database.close()
-    assert told(shell, "doctor", code=1)[-1]["advice"] == "upgrade this leasehold"
+    assert told(shell, "doctor", code=1)[-1]["advice"] == "upgrade leasehold"
 
 
 def test_doctor_warns_of_a_file_that_everybody_may_write(shell: Shell) -> None:

@@ -193,9 +193,9 @@ def test_data_may_be_as_long_as_its_limit(locks: leasehold.Locks) -> None:
         ("", ValueError, "scheme"),  # an empty URL is not the default: that would hide a missing setting
         ("leases.db", ValueError, "scheme"),
         ("ftp://x", ValueError, "unknown scheme 'ftp'"),
-        ("sqlite://leases.db", ValueError, "three slashes"),
-        ("sqlite:///", ValueError, "names a file"),
-        ("sqlite:///folder/", ValueError, "names a file"),
+        ("sqlite://leases.db", ValueError, "write sqlite:///relative.db"),
+        ("sqlite:///", ValueError, "name of the file is missing"),
+        ("sqlite:///folder/", ValueError, "name of the file is missing"),
         ("sqlite:///:memory:", ValueError, "memory://"),
         ("sqlite:///x.db?mode=ro", ValueError, "unknown option 'mode'"),
         ("memory://x?y=1", ValueError, "unknown option 'y'"),

@@ -115,7 +115,7 @@ def test_call_about_another_name_does_not_wait_for_an_interrupted_one(interrupte
 
 def test_call_about_the_same_name_waits_for_an_interrupted_one(interrupted: tuple[MainThread, Hangs]) -> None:
     main, hangs = interrupted
-    with pytest.raises(leasehold.StoreUnavailable, match="was interrupted is still under way"):
+    with pytest.raises(leasehold.StoreUnavailable, match="interrupted call is still in progress"):
         main.run(answers, steps("x"), 0.5)
     hangs.let_go.set()
     assert main.run(answers, steps("x"), 30) == "answer"
@@ -130,6 +130,6 @@ def test_what_needs_no_answer_does_not_wait_for_an_interrupted_call(interrupted:
 
 def test_call_without_time_is_unavailable_and_no_wrong_value() -> None:
     main = MainThread("store")
-    with pytest.raises(leasehold.StoreUnavailable, match="no time was left"):
+    with pytest.raises(leasehold.StoreUnavailable, match="timed out before the call was sent"):
         main.run(answers, steps("x"), -0.5)
     main.end()

@@ -139,7 +139,7 @@ def test_wake_folder_that_is_not_to_be_trusted_means_polling_and_one_warning(
                 pass
     warnings = [record.getMessage() for record in caplog.records if "-wake" in record.getMessage()]
     assert len(warnings) == 1, warnings
-    assert "polling" in warnings[0]
+    assert "Waiters poll" in warnings[0]
 
 
 @as_root

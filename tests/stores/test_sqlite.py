@@ -206,8 +206,9 @@ def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
 def test_not_a_database(path: Path) -> None:
     path.write_bytes(b"this is no database, but long enough to be looked at as one " * 20)
     before = path.read_bytes()
-    with leasehold.connect(f"sqlite:///{path}") as locks, pytest.raises(leasehold.StoreNotReady, match="move it away"):
-        locks.lock("job").acquire(20)
+    with leasehold.connect(f"sqlite:///{path}") as locks:
+        with pytest.raises(leasehold.StoreNotReady, match="move the file away"):
+            locks.lock("job").acquire(20)
     assert path.read_bytes() == before
 
 
@@ -225,8 +226,8 @@ def test_a_directory_a_missing_folder_another_table(tmp_path: Path) -> None:
     sql(tmp_path / "other.db", "CREATE TABLE leasehold (something TEXT)")
     for url, says in [
         (f"sqlite:///{tmp_path}", "is a directory"),
-        (f"sqlite:///{tmp_path}/no/where.db", r"no folder .*/no; make it first"),
-        (f"sqlite:///{tmp_path}/other.db", "not ours"),
+        (f"sqlite:///{tmp_path}/no/where.db", r"folder .*/no does not exist; create it first"),
+        (f"sqlite:///{tmp_path}/other.db", "of another program"),
     ]:
         with leasehold.connect(url) as locks:
             for _ in range(2):
@@ -295,7 +296,7 @@ def test_a_writer_that_is_stuck_is_not_waited_for_for_ever(locks: leasehold.Lock
     stuck.execute("BEGIN IMMEDIATE")
     try:
         started = time.monotonic()
-        with pytest.raises(leasehold.StoreUnavailable, match=r"write lock|busy in this"):  # the keeper may be at it
+        with pytest.raises(leasehold.StoreUnavailable, match=r"write lock|other calls"):  # the keeper may be at it
             locks.lock("job").acquire(timeout=0.5)
         assert time.monotonic() - started < 10
         assert locks.inspect("held") is not None  # readers are not held up

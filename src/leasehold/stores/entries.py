@@ -196,7 +196,7 @@ class EntryStore:
     def _warn(self, name: str, error: StoreNotReady) -> None:
         if name not in self._warned and len(self._warned) < MOST_WARNINGS:
             self._warned.add(name)
-            log(WARNING, "%r is not listed: %s", name, error, event="bad_record", name=name)
+            log(WARNING, "%r is left out of the listing: %s", name, error, event="bad_record", name=name)
 
     def _entry(self, row: Row) -> Entry:
         """The entry of a row, checked. Raises StoreNotReady."""

@@ -82,12 +82,12 @@ def _check_folder(folder: str, found: os.stat_result, database: os.stat_result) 
         found.st_uid not in (os.geteuid(), database.st_uid)
         and os.stat(os.path.dirname(folder)).st_mode & 0o002  # a stranger may have made it, with its parent's group
     ):
-        raise Untrusted(f"user {found.st_uid}, who may not write the database, could have made it")
+        raise Untrusted(f"user {found.st_uid}, who has no write access to the database, may have created it")
     beyond = found.st_mode & 0o022 & ~database.st_mode
     if found.st_gid != database.st_gid:
         beyond |= found.st_mode & 0o020
     if beyond:
-        raise Untrusted("users may write it who may not write the database")
+        raise Untrusted("users without write access to the database can write to it")
 
 
 def _may_write(found: os.stat_result, database: os.stat_result) -> bool:
@@ -154,7 +154,7 @@ class Doorbell:
     def _warn(self, why: Untrusted) -> None:
         if not self._warned:
             self._warned = True
-            message = "%s is not trusted: %s. Waiters fall back to polling: %s"
+            message = "%s is not trusted: %s. Waiters poll instead. To mend it, %s"
             log(WARNING, message, self.folder, why, MEND_FOLDER, event="untrusted_folder")
 
     def can_be_rung(self) -> bool:

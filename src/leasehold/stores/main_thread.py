@@ -158,10 +158,10 @@ class MainThread:
         return left
 
     def _busy(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._where}: a call that was interrupted is still under way")
+        return StoreUnavailable(f"{self._where}: an interrupted call is still in progress")
 
     def _late(self) -> StoreUnavailable:
-        return StoreUnavailable(f"{self._where}: no time was left for the call")
+        return StoreUnavailable(f"{self._where}: timed out before the call was sent")
 
     # The threads.
 

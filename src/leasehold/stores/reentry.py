@@ -37,6 +37,6 @@ def is_inside() -> bool:
 
 
 def refused(where: str) -> StoreUnavailable:
-    error = StoreUnavailable(f"{where}: in use by what this signal handler or destructor has interrupted")
+    error = StoreUnavailable(f"{where}: this signal handler or destructor interrupted a call, and cannot make another")
     error.reentered = True
     return error

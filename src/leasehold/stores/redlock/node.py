@@ -66,7 +66,7 @@ class Health:
         """Why the job is not even tried: nobody waits for it any more, or the node has failed a moment ago."""
         error: StoreError | None = None
         if clock.now() > job.awaited_until:
-            error = StoreUnavailable(f"{self._where}: was busy with other calls for too long")
+            error = StoreUnavailable(f"{self._where}: timed out waiting for earlier calls to this node")
         elif not job.insists and self.resting():
             error = self._error
         if error is not None:

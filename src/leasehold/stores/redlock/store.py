@@ -93,10 +93,10 @@ class RedlockStore:
     scheme = "redlock"
     fair = False
     lacks: Mapping[str, str] = {
-        "semaphore": "with limit permits on each node, majorities that overlap add up to more than limit",
+        "semaphore": "each node grants up to limit permits, and overlapping majorities add up to more than limit",
         "rwlock": "there is no queue, so readers would starve a waiting writer",
-        "heir": "a hand-over that reaches only some of the nodes would end the lease for both sides",
-        "note": "nodes that were away would keep an old one, and nothing says which is the newest",
+        "heir": "a hand-over that reaches only some nodes would end the lease for both sides",
+        "note": "a node that was down keeps an old record, and nothing tells which record is the newest",
     }
 
     def __init__(self, namespace: str, nodes: int) -> None:
@@ -263,7 +263,7 @@ class RedlockStore:
         yield from ()
 
     def _refused(self, what: str) -> ValueError:
-        return ValueError(f"redlock has no {what}: {self.lacks[what]}")
+        return ValueError(f"redlock does not support {what}: {self.lacks[what]}")
 
     def _look(self, names: Sequence[str]) -> Steps[list[Holding]]:
         """Who holds these names on a majority of the nodes."""
@@ -330,7 +330,9 @@ class RedlockStore:
         if len(refusals) > self.nodes - self.quorum:
             return refusals[0]
         why = f": {errors[0]}" if errors else ""
-        error = StoreUnavailable(f"redlock: fewer than {self.quorum} of {self.nodes} nodes agree or answer{why}")
+        error = StoreUnavailable(
+            f"redlock: no majority: fewer than {self.quorum} of {self.nodes} nodes answered or agreed{why}"
+        )
         error.__cause__ = errors[0] if errors else None
         return error
 
@@ -360,5 +362,5 @@ def nodes_of(url: str) -> list[Address]:
     if len(address.hosts) < 3 or len(set(address.hosts)) < len(address.hosts):
         raise ValueError("redlock:// needs three or more different nodes: redlock://h1:p1,h2:p2,h3:p3")
     if address.replicas:
-        raise ValueError("redlock:// has no replicas: its nodes are independent")
+        raise ValueError("redlock:// does not support the option replicas: its nodes are independent")
     return [address._replace(kind="single", hosts=(host,)) for host in address.hosts]

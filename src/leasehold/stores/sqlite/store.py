@@ -106,8 +106,8 @@ def default_url() -> str:
     folder = _default_folder()
     if folder is None:
         raise StoreNotReady(
-            "the default database needs a home folder, and this user has none: set LEASEHOLD_URL, HOME or "
-            "XDG_STATE_HOME (an absolute path), or name a store"
+            "this user has no home folder for the default database: set LEASEHOLD_URL, HOME or XDG_STATE_HOME "
+            "(an absolute path), or give the URL of a store"
         )
     return f"sqlite:///{folder.replace('%', '%25').replace('?', '%3F')}/leases.db"
 
@@ -120,8 +120,8 @@ def _default_folder() -> str | None:
 
 
 CONTAINER_ADVICE = (
-    "leases in it exclude only processes of this container; for others, name a file on a shared volume, or a server, "
-    "in LEASEHOLD_URL"
+    "its leases exclude only processes of this container; to exclude others, set LEASEHOLD_URL to a file on a shared "
+    "volume, or to a server"
 )
 _warned: list[bool] = []
 
@@ -147,18 +147,18 @@ def path_of(url: str) -> str:
     """The absolute path of the file that a URL names. Raises ValueError."""
     path = refuse_options(url)
     if not path.startswith("/"):
-        raise ValueError("a SQLite URL has three slashes before a relative path and four before an absolute one")
+        raise ValueError("bad SQLite URL: write sqlite:///relative.db or sqlite:////absolute.db")
     path = path[1:]
     if "%" in path:
         from urllib.parse import unquote
 
         path = unquote(path)
     if not path or path.endswith("/"):
-        raise ValueError("a SQLite URL names a file: sqlite:///leases.db")
+        raise ValueError("bad SQLite URL: the name of the file is missing, as in sqlite:///leases.db")
     if path == ":memory:":
-        raise ValueError("a SQLite database in memory can't be shared; for tests use memory://")
+        raise ValueError("bad SQLite URL: a database in memory cannot be shared; use memory:// for tests")
     if "\0" in path:
-        raise ValueError("a SQLite URL's path has a NUL character")
+        raise ValueError("bad SQLite URL: the path has a NUL character")
     return os.path.abspath(path)
 
 
@@ -230,13 +230,15 @@ class Database:
 
     def run_until(self, steps: Steps[T], ends: float) -> T:
         if clock.now() >= ends:
-            raise StoreUnavailable(f"{self.path} has been busy in this process for too long")
+            raise StoreUnavailable(f"{self.path}: timed out waiting for other calls of this process")
         lost = ""
 
         def answer(request: Any) -> Any:
             nonlocal lost
             if type(request) is Read and request.name == lost and clock.now() >= ends:
-                raise StoreUnavailable(f"{self.path}: too many programs write the record of {lost!r} at once")
+                raise StoreUnavailable(
+                    f"{self.path}: timed out, because other processes kept changing the record of {lost!r}"
+                )
             try:
                 reply = self._ask(ends, request)
             except sqlite3.Error as error:
@@ -260,7 +262,7 @@ class Database:
         tries = 0
         while True:
             if self._closed:
-                raise StoreUnavailable(f"{self.path} has been closed")
+                raise StoreUnavailable(f"{self.path} is closed")
             try:
                 with line.mutex:
                     if not _forking:
@@ -273,7 +275,7 @@ class Database:
                 if _code(error) != sqlite3.SQLITE_BUSY or clock.now() >= ends:
                     raise
             if clock.now() >= ends:
-                raise StoreUnavailable(f"{self.path} was not used, because this process forks")
+                raise StoreUnavailable(f"{self.path} is not available while this process forks")
             time.sleep(PAUSES[min(tries, len(PAUSES) - 1)])
             tries += 1
 
@@ -315,14 +317,14 @@ class Database:
             try:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
             except OSError as error:
-                raise StoreNotReady(f"the folder of the default database cannot be made: {error}") from error
+                raise StoreNotReady(f"cannot create the folder of the default database: {error}") from error
         refuse_network(self.path)
         before = _identity(self.path)
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
-                raise StoreNotReady(f"{self.path} is in journal mode {mode!r} and cannot be put into WAL mode")
+                raise StoreNotReady(f"{self.path} is in journal mode {mode!r} and cannot be switched to WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.executescript(_SCHEMA)
             connection.execute(_READ, ("", "")).fetchone()
@@ -430,8 +432,8 @@ class Database:
     def _check_format(self, name: str, format: object) -> None:
         if forms.number(format, "format", 1, forms.MOST) > FORMAT:
             raise StoreNotReady(
-                f"the record of {name!r} in {self.path} has format {format}, and this leasehold knows {FORMAT}: "
-                "it was written by a newer one; upgrade this one"
+                f"the record of {name!r} in {self.path} was written by a newer leasehold (format {format}, this "
+                f"version knows {FORMAT}): upgrade leasehold"
             )
 
     def _tidy(self, connection: sqlite3.Connection) -> bool:
@@ -480,36 +482,39 @@ class Database:
         code = _code(error)
         where = f"SQLite database {self.path}"
         if os.path.isdir(self.path):
-            return StoreNotReady(f"{where} is a directory: name a file")
+            return StoreNotReady(f"{where} is a directory: give the path of a file")
         if isinstance(error, sqlite3.ProgrammingError):  # by a signal handler or destructor, in the middle of a call
-            return StoreUnavailable(f"{where} has been closed")
+            return StoreUnavailable(f"{where} is closed")
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
-            return StoreUnavailable(f"{where} was moved or deleted while in use: it is opened anew")
+            return StoreUnavailable(f"{where} was moved or deleted while in use: the next call opens it again")
         match code:
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-                return StoreUnavailable(f"{where}: another process has held its write lock for too long")
+                return StoreUnavailable(f"{where}: timed out waiting for the write lock, which another process holds")
             case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
-                return StoreNotReady(f"{where} is damaged or no database ({error}): move it away, a new one is made")
+                return StoreNotReady(
+                    f"{where} is damaged, or not a SQLite database ({error}): move the file away, and the next use "
+                    "creates a new one"
+                )
             case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
                 return StoreNotReady(
-                    f"{where} is read-only ({error}): this user needs to write the file and its folder"
+                    f"{where} is read-only ({error}): give this user write access to the file and its folder"
                 )
             case sqlite3.SQLITE_CANTOPEN:
                 return StoreNotReady(f"{where} cannot be opened: {self._why_not(self.path)}")
             case sqlite3.SQLITE_FULL:
                 return StoreUnavailable(f"{where}: the disk is full ({error})")
             case sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_CONSTRAINT:
-                return StoreNotReady(f"{where} has a table of our name that is not ours ({error}): use another file")
+                return StoreNotReady(f"{where} has a table `leasehold` of another program ({error}): use another file")
         return StoreUnavailable(f"{where}: {error}")
 
     @staticmethod
     def _why_not(path: str) -> str:
         folder = os.path.dirname(path)
         if not os.path.isdir(folder):
-            return f"there is no folder {folder}; make it first"
+            return f"the folder {folder} does not exist; create it first"
         if not os.access(folder, os.W_OK):
-            return f"this user may not write to the folder {folder}"
-        return "check that this user may read and write it"
+            return f"this user has no write access to the folder {folder}"
+        return "check that this user has read and write access"
 
     def disconnect(self) -> None:
         self._closed = True  # whoever waits for other writers gives up now
@@ -598,11 +603,11 @@ def _add_notes(connection: sqlite3.Connection) -> None:
 def _text(value: object) -> str:
     """A text of a row, which is read as bytes. Raises ValueError."""
     if not isinstance(value, bytes):
-        raise forms.Damaged("a text is missing")
+        raise forms.Damaged("a column is not text")
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise forms.Damaged("a text is not UTF-8") from None
+        raise forms.Damaged("a column is not UTF-8") from None
 
 
 def _code(error: sqlite3.Error) -> int:
@@ -631,7 +636,9 @@ def _boot_id() -> str:
         found = subprocess.run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True)
         if found.returncode == 0 and found.stdout.strip():
             return found.stdout.strip()
-    raise StoreNotReady("the SQLite store needs the machine's boot id, which this platform does not tell: use a server")
+    raise StoreNotReady(
+        "the SQLite store needs the machine's boot id, which this platform does not provide: use a server instead"
+    )
 
 
 def refuse_network(path: str) -> None:
@@ -645,8 +652,8 @@ def refuse_network(path: str) -> None:
         log(WARNING, "%s is on %s at %s: if that is a network file system, leases on it are not safe", path, *found)
     elif found:
         raise StoreNotReady(
-            f"{path} is on a network file system ({found[0]} at {found[1]}), where SQLite's locks cannot be trusted: "
-            "put it on a local disk, or use a server"
+            f"{path} is on a network file system ({found[0]} at {found[1]}), where SQLite's locks are not reliable: "
+            "move it to a local disk, or use a server"
         )
 
 

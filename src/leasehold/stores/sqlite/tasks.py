@@ -46,7 +46,7 @@ class SqliteTasks:
             future.cancel()
             raise
         if not future.done() and call.cancel():  # it has not begun; one that has keeps to its limit itself
-            raise StoreUnavailable(f"{self.database.path} has been busy in this process for too long")
+            raise StoreUnavailable(f"{self.database.path}: timed out waiting for other calls of this process")
         return await future
 
     def at_rest(self) -> AbstractContextManager[None]:
