@@ -45,7 +45,7 @@ def test_settings_that_harm(start_server) -> None:
 def test_a_replica_and_its_primary(redis_sentinels: SentinelSetup) -> None:
     primary = redis_sentinels.leader()
     replica = next(member for member in redis_sentinels.members if member is not primary)
-    assert "it is a replica" in ills(replica.url)
+    assert "this server is a replica" in ills(replica.url)
     assert "replication is asynchronous" in ills(primary.url)
     assert "min-replicas-to-write is 0" in ills(redis_sentinels.url)
 
@@ -56,8 +56,8 @@ def test_a_user_without_permission(start_server) -> None:
         "ACL", "SETUSER", "poor", "on", ">pw", "~*", "+ping", "+time", "+evalsha"
     )
     found = ills(server.url.replace("redis://", "redis://poor:pw@"))
-    assert "ACL" in found["a lease cannot be taken"].advice
-    assert "INFO is not allowed to this user" in found
+    assert "ACL" in found["cannot acquire a lease"].advice
+    assert "this user may not run INFO" in found
 
 
 def acl_line() -> list[str]:
@@ -72,9 +72,9 @@ def told(rule: str) -> str:
     if rule in ("+ping", "+select", "+role"):  # no connection: none at all, to that database, to a primary
         return "cannot be reached"
     if rule == "+time":
-        return "TIME is not allowed"
-    what = {"~": "its keys are", "&": "its channels are"}.get(rule[0], f"{rule[1:].upper()} is")
-    return f"{what} not allowed to this user"
+        return "this user may not run TIME"
+    what = {"~": "use leasehold's keys", "&": "use leasehold's channels"}.get(rule[0], f"run {rule[1:].upper()}")
+    return f"this user may not {what}"
 
 
 @pytest.mark.parametrize("rule", [rule for rule in acl_line() if rule[0] in "+~&"])
@@ -92,8 +92,8 @@ def test_a_user_who_lacks_one_permission(request: pytest.FixtureRequest, rule: s
     finding = found.pop(told(rule))
     assert finding.level == ("warning" if rule in ("+scan", "+subscribe") else "error")
     assert "ACL" in finding.advice
-    others = {message for message in found if message.endswith("not allowed to this user")}
-    assert others <= {"INFO is not allowed to this user"}
+    others = {message for message in found if message.startswith("this user may not")}
+    assert others <= {"this user may not run INFO"}
 
 
 def test_a_user_of_one_namespace(start_server) -> None:

@@ -159,7 +159,7 @@ def test_a_client_that_does_not_tell() -> None:
     class Odd(redis.asyncio.ConnectionPool):
         pass
 
-    with pytest.raises(StoreUnavailable, match="does not tell"):
+    with pytest.raises(StoreUnavailable, match="does not show its host and port"):
         address_of(redis.asyncio.Redis(connection_pool=Odd(password="p")))
 
 

@@ -63,12 +63,16 @@ def open_client(client: Any, namespace: str) -> Opened:
 
     def threads() -> RedisThreads:
         if link is None:
-            raise TypeError("a client of redis.asyncio is for leasehold.aio.connect; here give a redis.Redis or a URL")
+            raise TypeError(
+                "a redis.asyncio client is for leasehold.aio.connect; for threads give a redis.Redis or a URL"
+            )
         return RedisThreads(store, link, "redis")
 
     def tasks() -> RedisTasks:
         if link is not None:
-            raise TypeError("for leasehold.aio give a client of redis.asyncio, or a URL")
+            raise TypeError(
+                "a redis.Redis is for leasehold.connect; for leasehold.aio give a redis.asyncio client or a URL"
+            )
         borrowed: Any = client_cluster.in_tasks(client) if clustered else client_tasks.Borrowed(client)
         return RedisTasks(store, borrowed, "redis", lambda: RedisThreads(store, like(client), "redis"))
 
@@ -139,7 +143,7 @@ def check_options(address: Address) -> None:
                 only = "; it is for rediss://" if name.startswith("ssl_") else ""
                 raise ValueError(f"unknown option {name!r} in the Redis URL{only}") from None
             except redis.RedisError as error:
-                raise ValueError(f"an option in the Redis URL is wrong: {error}") from None
+                raise ValueError(f"bad option in the Redis URL: {error}") from None
 
 
 def _options(address: Address) -> dict[str, Any]:

@@ -25,7 +25,9 @@ def address_of(client: Any) -> Address:
     if isinstance(pool, SentinelConnectionPool):
         sentinels = [each.connection_pool for each in pool.sentinel_manager.sentinels]
         if {issubclass(each.connection_class, SSLConnection) for each in sentinels} != {tls}:
-            raise StoreUnavailable("redis: TLS to the Sentinels or to the primary alone is not for a URL to say")
+            raise StoreUnavailable(
+                "redis: the client must use TLS for both the Sentinels and the primary, or for neither"
+            )
         hosts = tuple((each.connection_kwargs["host"], int(each.connection_kwargs["port"])) for each in sentinels)
         of_sentinels = sentinels[0].connection_kwargs
         passwords = {name: of_sentinels[name] for name in ("username", "password") if of_sentinels.get(name)}
@@ -33,7 +35,7 @@ def address_of(client: Any) -> Address:
     if "path" in given:
         return Address("unix", (), given["path"], "", False, 0, _options(given), {})
     if "host" not in given and type(pool) not in (ConnectionPool, BlockingConnectionPool):
-        raise StoreUnavailable("redis: the client's pool does not tell where it connects")
+        raise StoreUnavailable("redis: the client's pool does not show its host and port")
     host = given.get("host", "localhost"), int(given.get("port", 6379))
     return Address("single", (host,), "", "", tls, 0, _options(given), {})
 

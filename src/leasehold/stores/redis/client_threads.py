@@ -90,7 +90,7 @@ class Borrowed(Pool):
                 return Loan(get_connection(self._pool), self._returned)
             loan = slot.get(timeout=limit)
         except Empty:
-            raise RedisTimeoutError("the client's pool has not given a connection in time") from None
+            raise RedisTimeoutError("timed out waiting for a connection of the client's pool") from None
         finally:
             slot.over = True
             with suppress(ValueError):
@@ -139,7 +139,7 @@ class Borrowed(Pool):
                     connection.disconnect()
                     self._pool.release(connection)
                 except Exception as error:
-                    log(WARNING, "a connection was not returned to the client's pool: %s", error, exc=error)
+                    log(WARNING, "cannot return a connection to the client's pool: %s", error, exc=error)
 
     def _take(self, ends: float, first: bool) -> Line:
         if self._returned:
@@ -172,7 +172,7 @@ class ClientEar:
         try:
             self._pubsub.subscribe(channel)
             if self._pubsub.get_message(timeout=limit) is None:
-                raise RedisTimeoutError("no answer to SUBSCRIBE")
+                raise RedisTimeoutError("timed out waiting for the answer to SUBSCRIBE")
         except BaseException:
             self.close()
             raise
@@ -196,7 +196,7 @@ def read_message(message: Any) -> bytes | None:
     if message is None:
         return None
     if message["type"] == "subscribe":  # again: redis-py has connected anew, and we may have missed something
-        raise RedisConnectionError("the connection was lost and made anew")
+        raise RedisConnectionError("the connection was lost and opened again")
     return as_bytes(message["data"]) if message["type"] == "message" else b""
 
 

@@ -141,7 +141,7 @@ def learn(slots: SlotMap, ends: float, last: Node | None = None) -> Steps[None]:
         else:
             if slots.learn(reply, node):
                 return
-    raise problem or ClusterDownError("CLUSTERDOWN no node knows who has which slot")
+    raise problem or ClusterDownError("CLUSTERDOWN no node returns the slot map")
 
 
 def deliver(
@@ -205,7 +205,7 @@ def deliver(
             yield Pause(PAUSE)
         elif todo and (hops := hops + 1) >= HOPS:
             for place in todo:
-                replies[place] = RedisConnectionError(f"sent on from node to node: {replies[place]}")
+                replies[place] = RedisConnectionError(f"redirected too often: {replies[place]}")
             break
     return replies
 
@@ -214,7 +214,7 @@ def _confirmed(reply: Any, count: Any, replicas: int) -> Any:
     """The reply of a call, if enough replicas of the node that has done it have confirmed it."""
     if isinstance(count, Exception):
         return count
-    return reply if count >= replicas else StoreUnavailable(f"only {count} of {replicas} replicas have confirmed")
+    return reply if count >= replicas else StoreUnavailable(f"only {count} of {replicas} replicas confirmed the write")
 
 
 def attend(slots: SlotMap, node: Node, sign: int) -> Steps[None]:
@@ -224,7 +224,7 @@ def attend(slots: SlotMap, node: Node, sign: int) -> Steps[None]:
         with suppress(RedisError, OSError):
             yield from learn(slots, clock.now() + 1.0, last=node)
     if slots.members and node not in slots.members:
-        raise RedisConnectionError("the node that was listened at has left the cluster")
+        raise RedisConnectionError("the node of this subscription has left the cluster")
 
 
 def _address(node: Sequence[Any], asked: Node) -> Node:

@@ -38,7 +38,7 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
         check_options(nodes[0])
         found = [finding for node in nodes for finding in examine(node, namespace)]
         if len(nodes) % 2 == 0:
-            advice = "an even number bears no more deaths: add one"
+            advice = "add one: an even number tolerates no more failures than one less"
             found.append(Finding(WARNING, "redlock", f"{len(nodes)} nodes", advice))
         return found
     address = parse(url)
@@ -111,7 +111,7 @@ class Patient:
             text = self._ask("INFO").decode("utf-8", "replace")
             self._info = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
         except DRIVER_ERRORS:
-            self._say(WARNING, "INFO is not allowed to this user", "run doctor as an administrator to see more")
+            self._say(WARNING, "this user may not run INFO", "run doctor as an administrator to see more")
 
     def version(self) -> None:
         name, text = "Valkey", self._info.get("valkey_version")
@@ -121,7 +121,7 @@ class Patient:
             return
         number = tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
         if name == "Redis" and number < OLDEST:
-            self._say(ERROR, f"Redis {text}", "Redis 6.2 or later, or Valkey, is needed: upgrade")
+            self._say(ERROR, f"Redis {text}", "upgrade: leasehold needs Redis 6.2 or later, or Valkey")
         else:
             self._say(OK, f"{name} {text}")
 
@@ -131,19 +131,18 @@ class Patient:
             return
         used = int(self._info.get("used_memory", 0))
         if policy == "noeviction":
-            self._say(OK, "nothing is evicted")
+            self._say(OK, "maxmemory-policy is noeviction")
         elif most:
             self._say(
                 WARNING,
                 f"maxmemory-policy is {policy}",
-                "leases can be evicted, and given twice: use noeviction, or a server of its own",
+                "leases can be evicted and granted twice: use noeviction, or a separate server for leasehold",
             )
         else:
             self._say(OK, f"maxmemory-policy is {policy}, but there is no maxmemory")
         if most and used > 0.9 * most:
-            self._say(
-                WARNING, f"{used * 100 // most} % of maxmemory is used", "when it is full nothing is granted: raise it"
-            )
+            message = f"{used * 100 // most} % of maxmemory is used"
+            self._say(WARNING, message, "raise maxmemory: when the server is full, no lease can be acquired")
 
     def persistence(self) -> None:
         if "aof_enabled" not in self._info:
@@ -156,7 +155,7 @@ class Patient:
             self._say(
                 WARNING,
                 "appendonly is off",
-                "a restart forgets who holds what: 'appendonly yes', and 'appendfsync always' for a quorum",
+                "a restart loses all leases: set 'appendonly yes', and 'appendfsync always' for a quorum",
             )
         if self._info.get("rdb_last_bgsave_status") == "err":
             self._say(ERROR, "the last snapshot failed", "the server may refuse writes: see its log")
@@ -166,34 +165,36 @@ class Patient:
         if role is None:
             return
         if role != "master":
-            self._say(ERROR, "it is a replica", "give the primary's address, or use redis+sentinel://")
+            self._say(ERROR, "this server is a replica", "give the primary's address, or use redis+sentinel://")
             return
         replicas = int(self._info.get("connected_slaves", 0))
         self._say(OK, f"primary with {replicas} replicas")
         if replicas < wanted:
-            self._say(ERROR, f"replicas={wanted}, but {replicas} are connected", "nothing can be granted: add replicas")
+            message = f"replicas={wanted}, but {replicas} are connected"
+            self._say(ERROR, message, "add replicas: no lease can be acquired")
         if replicas and not wanted:
-            self._say(WARNING, "replication is asynchronous", "a failover can lose a grant: add ?replicas=1, and fence")
+            advice = "a failover can lose leases: add ?replicas=1, and use fencing tokens"
+            self._say(WARNING, "replication is asynchronous", advice)
         if replicas and self._info.get("min_slaves_good_slaves") is None:
-            self._say(WARNING, "min-replicas-to-write is 0", "a primary that is cut off goes on granting: set it to 1")
+            self._say(WARNING, "min-replicas-to-write is 0", "set it to 1: an isolated primary keeps granting leases")
 
     def clock(self) -> None:
         before = time.time()
         try:
             seconds, micros = self._ask("TIME")
         except DRIVER_ERRORS as error:
-            self._say(ERROR, "TIME is not allowed", str(translate(error, self._where)))
+            self._say(ERROR, "this user may not run TIME", str(translate(error, self._where)))
             return
         after = time.time()
         off = int(seconds) + int(micros) / 1e6 - (before + after) / 2
         if abs(off) > SKEW + (after - before):
             self._say(
                 WARNING,
-                f"its clock differs from this machine's by {off:+.1f} s",
-                "leases are safe, but one of the two is not synchronised: see to NTP",
+                f"the server's clock differs from this machine's by {off:+.1f} s",
+                "leases are safe, but one of the two clocks is not synchronised: check NTP",
             )
         else:
-            self._say(OK, f"its clock agrees ({off * 1000:+.0f} ms)")
+            self._say(OK, f"the server's clock agrees with this machine's ({off * 1000:+.0f} ms)")
 
     def permissions(self, namespace: str, replicas: int, clustered: bool) -> None:
         """Each command that some operation will need, inside a script or not, on keys of a name of our own.
@@ -219,7 +220,7 @@ class Patient:
         try:
             self._link.ear(CHANNEL, LIMIT).close()
         except DRIVER_ERRORS as error:
-            self._refused(WARNING, "without it waiters poll, and are served later", "SUBSCRIBE", error)
+            self._refused(WARNING, "without it waiters poll, and are granted later", "SUBSCRIBE", error)
 
     def _may(self, level: str, why: str, *command: str) -> None:
         try:
@@ -233,13 +234,13 @@ class Patient:
         text = str(error)
         if "NOPERM" not in text:
             return
-        message, mend = f"{command} is not allowed to this user", f"+{command.lower()}"
+        message, mend = f"this user may not run {command}", f"+{command.lower()}"
         if "to run the" in text:
             pass  # the user's name may be in it, and be anything
         elif "key" in text:
-            message, mend = "its keys are not allowed to this user", "~leasehold:*"
+            message, mend = "this user may not use leasehold's keys", "~leasehold:*"
         elif "channel" in text:
-            message, mend = "its channels are not allowed to this user", "&leasehold:session:*"
+            message, mend = "this user may not use leasehold's channels", "&leasehold:session:*"
         if all(finding.message != message for finding in self.findings):
             self._say(level, message, f"{why}: add {mend} to the user's ACL")
 
@@ -256,8 +257,8 @@ class Patient:
             self._link.send([next(store.release(NAME, ask.attempt, reply[1], None))], LIMIT)
         except (StoreError, *DRIVER_ERRORS) as error:
             if one_of_many and isinstance(error, MovedError):
-                self._say(OK, "scripts may be run")
+                self._say(OK, "this user can run scripts")
             else:
-                self._say(ERROR, "a lease cannot be taken", str(translate(error, self._where)))
+                self._say(ERROR, "cannot acquire a lease", str(translate(error, self._where)))
             return
-        self._say(OK, "its scripts and pushes work for this user")
+        self._say(OK, "this user can acquire and release leases")

@@ -25,28 +25,29 @@ _PASSING = (
     "ASK ",
     "WAIT cannot be used with replica",
 )
-_ACL = "the user's ACL does not allow it: docs/stores/redis.md has the line that it needs"
+_ACL = "the user's ACL lacks a permission: docs/stores/redis.md shows the ACL that leasehold needs"
 _MEND = (
-    ("LEASEHOLDRECORD", "a record is damaged, or was written by something else: delete its key"),
-    ("LEASEHOLDFORMAT", "a record was written by a newer leasehold: upgrade this one"),
+    ("LEASEHOLDRECORD", "a record is damaged, or of another program: delete its key"),
+    ("LEASEHOLDFORMAT", "a record was written by a newer leasehold: upgrade leasehold"),
     (
         "WRONGTYPE",
-        "a key that starts with 'leasehold:{' is not leasehold's: remove it, or use another database or namespace",
+        "another program wrote a key that starts with 'leasehold:{': remove the key, or use another database or "
+        "namespace",
     ),
-    ("OOM ", "the server is out of memory: raise its maxmemory, or free some"),
+    ("OOM ", "the server is out of memory: raise its maxmemory, or free memory"),
     ("NOPERM", _ACL),
     ("permissions to", _ACL),  # the same, where redis-py has taken the code away: while it connects, say
-    ("unauthenticated", "the server wants a password: redis://user:password@host"),
-    ("NOAUTH", "the server wants a password: redis://user:password@host"),
-    ("WRONGPASS", "the server refuses this user name or password"),
-    ("invalid password", "the server refuses this password"),
-    ("invalid username-password", "the server refuses this user name or password"),
-    ("without any password configured", "the server has no password for this user: leave it out of the URL"),
-    ("DB index", "the server has no database of this number: check the number at the end of the URL"),
-    ("SELECT is not allowed in cluster", "a cluster has only database 0: leave the number out of the URL"),
-    ("MISCONF", "the server cannot persist and so refuses writes: see its log"),
+    ("unauthenticated", "the server requires a password: redis://user:password@host"),
+    ("NOAUTH", "the server requires a password: redis://user:password@host"),
+    ("WRONGPASS", "authentication failed: check the user name and password"),
+    ("invalid password", "authentication failed: check the password"),
+    ("invalid username-password", "authentication failed: check the user name and password"),
+    ("without any password configured", "the server has no password for this user: remove the password from the URL"),
+    ("DB index", "the server has no database with this number: check the number at the end of the URL"),
+    ("SELECT is not allowed in cluster", "a cluster has only database 0: remove the number from the URL"),
+    ("MISCONF", "the server cannot save its data and refuses writes: see its log"),
     ("DENIED", "the server is in protected mode: set a password, or bind it to this address"),
-    ("unknown command", "the server does not know a command that leasehold needs: Redis 6.2 or Valkey is needed"),
+    ("unknown command", "the server lacks a command that leasehold needs: use Redis 6.2 or later, or Valkey"),
 )
 
 
@@ -55,12 +56,15 @@ def translate(error: BaseException, where: str, *, was_writable: bool = False) -
     text = str(error)
     if _is_tls(error):
         return StoreNotReady(
-            f"{where}: no TLS connection ({_reason(error)}): is it the TLS port, and are its certificates trusted?"
+            f"{where}: TLS connection failed ({_reason(error)}): check that the port speaks TLS and that the "
+            "certificate is trusted"
         )
     if "READONLY" in text or "read only replica" in text:
         if was_writable:
-            return StoreUnavailable(f"{where}: has become a replica; looking for the new primary")
-        return StoreNotReady(f"{where}: is a read-only replica: give the primary's address, or use redis+sentinel://")
+            return StoreUnavailable(f"{where}: the server became a replica; looking for the new primary")
+        return StoreNotReady(
+            f"{where}: the server is a read-only replica: give the primary's address, or use redis+sentinel://"
+        )
     if isinstance(error, redis_errors.MovedError):
         return StoreNotReady(f"{where}: the server belongs to a cluster: use redis+cluster://")
     for sign in _PASSING:
@@ -70,7 +74,7 @@ def translate(error: BaseException, where: str, *, was_writable: bool = False) -
         if sign in text:
             return StoreNotReady(f"{where}: {how}")
     if isinstance(error, redis_errors.ResponseError):
-        return StoreNotReady(f"{where}: the server refuses: {_first_line(text)}")
+        return StoreNotReady(f"{where}: the server refused the command: {_first_line(text)}")
     return StoreUnavailable(f"{where}: {_first_line(text) or type(error).__name__}")
 
 

@@ -251,7 +251,7 @@ class Lines:
         while True:
             left = ends - clock.now()
             if left <= 0:
-                raise RedisTimeoutError("listing the keys takes too long")
+                raise RedisTimeoutError("timed out listing the keys")
             cursor, some = await self.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"), left)
             found += some
             if cursor == b"0":
@@ -474,7 +474,7 @@ async def subscribe(connection: Any, channel: str, limit: float, kind: Callable[
     try:
         await connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
         if await ear.read(limit) is None:
-            raise RedisTimeoutError("no answer to SUBSCRIBE")
+            raise RedisTimeoutError("timed out waiting for the answer to SUBSCRIBE")
     except BaseException:
         close(connection)
         raise

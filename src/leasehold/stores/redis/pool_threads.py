@@ -160,7 +160,7 @@ class Line:
 
     def _failed(self, error: OSError) -> Exception:
         if isinstance(error, (TimeoutError, BlockingIOError)):
-            return RedisTimeoutError("no answer in time")
+            return RedisTimeoutError("timed out waiting for the server")
         return RedisConnectionError(f"{type(error).__name__}: {error}")
 
     def _talk_resp3(self, payload: bytes, count: int, ends: float) -> list[Any]:
@@ -311,7 +311,7 @@ class Pool:
         while True:
             left = ends - clock.now()
             if left <= 0:
-                raise RedisTimeoutError("listing the keys takes too long")
+                raise RedisTimeoutError("timed out listing the keys")
             cursor, some = self.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", b"1000"), left)
             found += some
             if cursor == b"0":
@@ -382,7 +382,7 @@ class Pool:
                     return line
                 left = ends - clock.now()
                 if left <= 0:
-                    raise RedisTimeoutError(f"all {self._room(first)} connections have been busy for too long")
+                    raise RedisTimeoutError(f"timed out waiting for one of {self._room(first)} connections")
                 turn.bell.wait(min(left, SLICE))
         finally:
             with suppress(ValueError, IndexError):
@@ -454,7 +454,7 @@ class Ear:
             connect(connection)
             connection.send_packed_command((pack((b"SUBSCRIBE", channel.encode())),), check_health=False)
             if self.read(connection.socket_timeout) is None:
-                raise RedisTimeoutError("no answer to SUBSCRIBE")
+                raise RedisTimeoutError("timed out waiting for the answer to SUBSCRIBE")
         except BaseException:
             connection.disconnect()
             raise

@@ -82,7 +82,7 @@ class Sentinels:
     def read(self, reply: Any) -> tuple[str, int]:
         """Where the primary is, as a Sentinel has answered."""
         if not reply:
-            raise RedisConnectionError(f"the Sentinels know no primary of the name {self._master!r}")
+            raise RedisConnectionError(f"the Sentinels know no primary named {self._master!r}")
         return reply[0].decode(), int(reply[1])
 
 

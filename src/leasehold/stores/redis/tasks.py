@@ -143,9 +143,9 @@ class RedisTasks:
             except (TimeoutError, *DRIVER_ERRORS) as error:
                 if not away:
                     away = True  # said once, however long it takes
-                    log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
+                    log(WARNING, "%s: listener failed, waiters poll until it is back: %s", self._where, error)
             except Exception as error:
-                log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
+                log(WARNING, "%s: listener failed unexpectedly; retrying: %s", self._where, error, exc=error)
             if self._over():
                 return
             self._ring_all()  # from now on they have to poll

@@ -138,9 +138,9 @@ class RedisThreads:
             except DRIVER_ERRORS as error:
                 if not self._closed and not away:
                     away = True  # said once, however long it takes
-                    log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
+                    log(WARNING, "%s: listener failed, waiters poll until it is back: %s", self._where, error)
             except Exception as error:
-                log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
+                log(WARNING, "%s: listener failed unexpectedly; retrying: %s", self._where, error, exc=error)
             if not self._closed:
                 self._ring_all()  # from now on they have to poll
             self._over.wait(pause)
@@ -185,5 +185,5 @@ def confirmed(replies: list[Any], replicas: int) -> list[Any]:
     """The replies of the scripts, if enough replicas have confirmed what they wrote."""
     *scripts, count = replies
     if count < replicas:
-        raise StoreUnavailable(f"only {count} of {replicas} replicas have confirmed")
+        raise StoreUnavailable(f"only {count} of {replicas} replicas confirmed the write")
     return scripts

@@ -68,13 +68,13 @@ def parse(url: str, *, any_db: bool = False) -> Address:
             raise ValueError("a Sentinel URL names the primary: redis+sentinel://host1,host2/mymaster/0")
     if db_part:
         if not db_part.isdigit():
-            raise ValueError("what follows the host in the Redis URL is the number of a database, such as /0")
+            raise ValueError("in the Redis URL, the path must be the number of a database, such as /0")
         options["db"] = int(db_part)
     if kind == "cluster" and options.get("db") and not any_db:
-        raise ValueError("a cluster has only database 0: leave the number out of the URL")
+        raise ValueError("a cluster has only database 0: remove the number from the URL")
     hosts = () if kind == "unix" else _hosts(authority, SENTINEL_PORT if kind == "sentinel" else DEFAULT_PORT)
     if kind == "single" and len(hosts) > 1:
-        raise ValueError("redis:// takes one host; several are for redis+sentinel://, redis+cluster:// or redlock://")
+        raise ValueError("redis:// takes one host; for several use redis+sentinel://, redis+cluster:// or redlock://")
     sentinel = {name[9:]: value for name, value in given if name in ("sentinel_username", "sentinel_password")}
     options.update(_driver_options([each for each in given if each[0][9:] not in sentinel]))
     path = unquote(path) if kind == "unix" else ""
@@ -139,5 +139,5 @@ def _driver_options(given: list[tuple[str, str]]) -> dict[str, Any]:
     try:
         read = parse_url("redis://?" + urlencode(given))  # type: ignore[no-untyped-call]
     except ValueError as error:
-        raise ValueError(f"an option in the Redis URL is wrong: {error}") from None
+        raise ValueError(f"bad option in the Redis URL: {error}") from None
     return {name: value for name, value in read.items() if name not in _NOT_YOURS}

@@ -52,7 +52,7 @@ def parse(data: bytes, at: int) -> tuple[Any, int]:
             return data[at + 1 : end], end + 2
         case 45:  # -
             return make_error(data[at + 1 : end].decode("utf-8", "replace")), end + 2
-    raise ResponseError(f"not understood: {data[at:end][:40]!r}")
+    raise ResponseError(f"unexpected reply: {data[at:end][:40]!r}")
 
 
 def parse_usual(data: bytes) -> Any:
