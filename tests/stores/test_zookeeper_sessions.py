@@ -375,7 +375,7 @@ def test_who_is_refused_is_told_at_once_and_not_tried_at_each_attempt(
     with monkeypatch.context() as patch:
         made = end_of_a_session(AuthFailedError, patch)
         for _ in range(3):
-            with pytest.raises(StoreNotReady, match="refuses these credentials"):
+            with pytest.raises(StoreNotReady, match="authentication failed"):
                 locks.lock("x").acquire(60)
         assert len(made) == 1
     monkeypatch.setattr(zk_link, "REPLACED_AFTER", 0.0, raising=False)

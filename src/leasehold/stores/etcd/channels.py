@@ -39,7 +39,7 @@ def connects(given: Any) -> bool:
 def translated(error: grpc.RpcError) -> Exception:
     code, said = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return TimeoutError("no answer in time")
+        return TimeoutError("timed out waiting for the server")
     return Refused(code.value[0], said)
 
 
@@ -144,7 +144,7 @@ class TaskChannel(_Borrowed):
             except Exception as error:  # the client's own
                 if isinstance(error.__cause__, grpc.RpcError):
                     raise translated(error.__cause__) from error
-                raise ConnectionError(f"the client does not connect: {error}") from error
+                raise ConnectionError(f"the client failed to connect: {error}") from error
             self._was_connected = True
         return self._carrier()
 

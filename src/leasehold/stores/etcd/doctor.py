@@ -26,19 +26,19 @@ QUOTA = 2 * 1024**3
 _FAULTS = (
     ("can revoke live leases (etcd#15247)", {(3, 4): 31, (3, 5): 13}, "3.5.13, 3.4.31"),
     (
-        "crashes when a client stops waiting for it during a stall (etcd#14110, etcd#14891)",
+        "can crash when a client cancels a call during a stall (etcd#14110, etcd#14891)",
         {(3, 4): 23, (3, 5): 7},
         "3.5.7, 3.4.23",
     ),
 )
 """What a version does, from which patch on it does not, and what to upgrade to."""
 _ALARMS = {
-    1: ("is full (NOSPACE)", "nothing new can be granted: compact, defragment, then `etcdctl alarm disarm`"),
-    2: ("has found its data corrupt", "replace the member that differs: see etcd's documentation on corruption"),
+    1: ("is full (NOSPACE)", "no lease can be acquired: compact, defragment, then run `etcdctl alarm disarm`"),
+    2: ("reports corrupt data", "replace the member that differs: see etcd's documentation on corruption"),
 }
 _LOG_IN = "give a user and password: etcd://user:password@host"
-_TURN_ON = "make a root and a user for leasehold (docs/stores/etcd.md#permissions), then `etcdctl auth enable`"
-_TURN_ON_OR_LEAVE = "leave user and password out of the URL, or turn it on: `etcdctl auth enable`"
+_TURN_ON = "create root and a user for leasehold (docs/stores/etcd.md#permissions), then run `etcdctl auth enable`"
+_TURN_ON_OR_LEAVE = "remove user and password from the URL, or run `etcdctl auth enable`"
 
 
 def doctor(url: str, namespace: str = "") -> list[Finding]:
@@ -74,13 +74,13 @@ def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
         if _forbidden(error):
             found.append(_hidden(address, "its status"))
             return 0
-        message = "does not let us in" if isinstance(error, Refused) else "cannot be reached"
+        message = "refuses the call" if isinstance(error, Refused) else "cannot be reached"
         say(ERROR, message, str(translate(error, address.where)))
         return None
     version = first(status, 2, b"").decode()
     *minor, patch = (int(part) if part.isdigit() else 0 for part in version.partition("-")[0].split("."))
     if tuple(minor) < (3, 4):
-        say(ERROR, f"etcd {version}", "etcd 3.4 or later is needed: upgrade")
+        say(ERROR, f"etcd {version}", "upgrade: leasehold needs etcd 3.4 or later")
     faults = [(what, mended) for what, since, mended in _FAULTS if patch < since.get((minor[0], minor[1]), 0)]
     for what, mended in faults:
         say(WARNING, f"etcd {version} {what}", f"upgrade to {mended} or later")
@@ -88,12 +88,11 @@ def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
         say(OK, f"etcd {version}")
     size = first(status, 3)
     if size > 0.8 * QUOTA:
-        say(
-            WARNING, f"its database has {size / 2**20:.0f} MiB", "the quota is 2 GiB by default: compact and defragment"
-        )
+        message = f"the database has {size / 2**20:.0f} MiB"
+        say(WARNING, message, "compact and defragment it: etcd's default quota is 2 GiB")
     leader = first(status, 4)
     if not leader:
-        say(ERROR, "has no leader", "a majority of the members must be up and reach each other")
+        say(ERROR, "has no leader", "check that a majority of the members runs, and that they reach each other")
     return int(leader)
 
 
@@ -104,18 +103,18 @@ def _authentication(address: Address) -> Iterator[Finding]:
     except DRIVER_ERRORS:
         return
     if on and address.user:
-        yield Finding(OK, address.where, f"authentication is on; this client gives user {address.user}")
+        yield Finding(OK, address.where, f"authentication is on; this client logs in as user {address.user}")
     elif on and address.cert:
-        yield Finding(OK, address.where, "authentication is on; this client gives no user but its certificate")
+        yield Finding(OK, address.where, "authentication is on; this client has a certificate and no user")
     elif on:
-        yield Finding(ERROR, address.where, "authentication is on; this client gives no user", _LOG_IN)
+        yield Finding(ERROR, address.where, "authentication is on; this client has no user", _LOG_IN)
     elif address.user:
-        yield Finding(ERROR, address.where, "authentication is off: it lets no user log in", _TURN_ON_OR_LEAVE)
+        yield Finding(ERROR, address.where, "authentication is off: no user can log in", _TURN_ON_OR_LEAVE)
     elif address.cert:
-        message = "authentication is off; this client shows a certificate"
-        yield Finding(OK, address.where, f"{message}, which is what guards etcd if it runs with --client-cert-auth")
+        message = "authentication is off; this client has a certificate"
+        yield Finding(OK, address.where, f"{message}, which protects etcd if it runs with --client-cert-auth")
     else:
-        message = "authentication is off: whoever reaches it can take, break and delete any lease"
+        message = "authentication is off: every client that reaches etcd can acquire, break and delete any lease"
         yield Finding(WARNING, address.where, message, _TURN_ON)
 
 
@@ -152,17 +151,20 @@ def _cluster(address: Address, leaders: set[int | None]) -> Iterator[Finding]:
         voters = sum(not first(read(member), 5) for member in found)  # the others are learners
         if voters % 2 == 0:
             yield Finding(
-                WARNING, address.where, f"{voters} voting members", "an even number bears no more deaths: add one"
+                WARNING,
+                address.where,
+                f"{voters} voting members",
+                "add one: an even number tolerates no more failures than one less",
             )
         if len(address.hosts) < voters:
             few = f"the URL names {len(address.hosts)} of {voters} members"
-            yield Finding(WARNING, address.where, few, "name all of them, so that the loss of one does not cut you off")
+            yield Finding(WARNING, address.where, few, "name all members, so that the client survives the loss of one")
     except DRIVER_ERRORS as error:
         yield _unseen(address, "the members", error)
     try:
         alarms = read(link.send(wire.Call(wire.ALARM, (b"",)), LIMIT)[0]).get(2, [])
         for alarm in alarms:
-            what, how = _ALARMS.get(first(read(alarm), 2), ("has an alarm", "see `etcdctl alarm list`"))
+            what, how = _ALARMS.get(first(read(alarm), 2), ("has an alarm", "run `etcdctl alarm list`"))
             yield Finding(ERROR, address.where, what, how)
         if not alarms:
             yield Finding(OK, address.where, "no alarms")
@@ -171,8 +173,8 @@ def _cluster(address: Address, leaders: set[int | None]) -> Iterator[Finding]:
     finally:
         link.close()
     if len(leaders) > 1:
-        advice = "they are not one cluster, or an election is under way: look again, check the hosts in the URL"
-        yield Finding(ERROR, address.where, "its members name different leaders", advice)
+        advice = "check that the hosts in the URL are one cluster, and run doctor again: an election may be in progress"
+        yield Finding(ERROR, address.where, "the members name different leaders", advice)
 
 
 def _forbidden(error: BaseException) -> bool:
@@ -196,13 +198,13 @@ def _lease(address: Address, namespace: str) -> Iterator[Finding]:
     name, attempt = "leasehold-doctor", os.urandom(16).hex()
     try:
         shortest = driver.run(store.sessions.shortest(), LIMIT)
-        yield Finding(OK, address.where, f"the shortest ttl it keeps is {shortest} s")
+        yield Finding(OK, address.where, f"the shortest possible ttl is {shortest} s")
         ask = Ask(name, attempt, "doctor", "doctor", None, shortest * SECOND)
         reply = driver.run(store.acquire(ask), LIMIT)
         if isinstance(reply, Grant):
             driver.run(store.release(name, attempt, reply.token, reply.hint), LIMIT)
-        yield Finding(OK, address.where, "leases can be taken and given back by this user")
+        yield Finding(OK, address.where, "this user can acquire and release leases")
     except StoreError as error:
-        yield Finding(ERROR, address.where, "a lease cannot be taken", str(error))
+        yield Finding(ERROR, address.where, "cannot acquire a lease", str(error))
     finally:
         driver.close()

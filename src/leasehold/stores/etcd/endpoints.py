@@ -32,7 +32,7 @@ class Endpoints:
         try:
             return self.address.context()
         except OSError as error:
-            raise StoreNotReady(f"the certificate or key that the etcd URL names cannot be used: {error}") from error
+            raise StoreNotReady(f"cannot load the certificate or key that the etcd URL names: {error}") from error
 
     def blame(self, host: tuple[str, int]) -> None:
         """This member failed: try the next one from now on."""

@@ -70,13 +70,13 @@ DRIVER_ERRORS = (Refused, OSError)
 _MEND = (
     (
         "database space exceeded",
-        "etcd is full (NOSPACE): nothing new can be granted; compact and defragment it, then `etcdctl alarm disarm`",
+        "etcd is full (NOSPACE), no lease can be acquired: compact, defragment, then run `etcdctl alarm disarm`",
     ),
-    ("authentication failed", "etcd refuses this user name or password"),
-    ("user name is empty", "etcd wants a user and password: etcd://user:password@host"),
-    ("authentication is not enabled", "etcd has no users enabled: leave user and password out of the URL"),
-    ("permission denied", "the user's role does not allow it: docs/stores/etcd.md says what it needs"),
-    ("corrupt", "etcd has found its data corrupt and refuses to work: see its alarms"),
+    ("authentication failed", "authentication failed: check the user name and password"),
+    ("user name is empty", "etcd requires a user and password: etcd://user:password@host"),
+    ("authentication is not enabled", "authentication is off in etcd: remove user and password from the URL"),
+    ("permission denied", "the user's role lacks a permission: see docs/stores/etcd.md#permissions"),
+    ("corrupt", "etcd reports corrupt data and refuses calls: run `etcdctl alarm list`"),
 )
 
 
@@ -86,11 +86,12 @@ def translate(error: BaseException, where: str) -> StoreError:
             if sign in error.said:
                 return StoreNotReady(f"{where}: {how}")
         if error.code in (_PERMISSION, _UNIMPLEMENTED):
-            return StoreNotReady(f"{where}: the server refuses: {error.said}")
+            return StoreNotReady(f"{where}: the server refused the call: {error.said}")
         return StoreUnavailable(f"{where}: {error.said}")
     if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
         return StoreNotReady(
-            f"{where}: no TLS connection ({error.reason or error}): is it the TLS port, is its certificate trusted?"
+            f"{where}: TLS connection failed ({error.reason or error}): check that the port speaks TLS and that the "
+            "certificate is trusted"
         )
     said = str(error).partition("\n")[0][:300]
     return StoreUnavailable(f"{where}: {said or type(error).__name__}")

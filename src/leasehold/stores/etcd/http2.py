@@ -190,7 +190,7 @@ class Http2:
                 last = struct.unpack(">I", payload[:4])[0] & _WIDE
                 for number in [each for each in self._streams if each > last]:
                     del self._streams[number]
-                    found.append(Ended(number, Refused(14, "the server is leaving")))
+                    found.append(Ended(number, Refused(14, "the server is shutting down the connection")))
             case Kind.WINDOW:
                 self._widen(stream, struct.unpack(">I", payload)[0] & _WIDE)
 
@@ -217,7 +217,7 @@ class Http2:
 
     def _headers(self, found: list[Message | Ended]) -> None:
         if self._block_of is None:
-            raise ValueError("a continuation of no headers")
+            raise ValueError("bad frame: CONTINUATION without HEADERS")
         (stream, ends), self._block_of = self._block_of, None
         headers = self._decoder.decode(self._block, raw=True)
         state = self._streams.get(stream)
@@ -236,7 +236,7 @@ class Http2:
             code = int(status) if status.isdigit() else 14
             said = headers.get(b"grpc-message", b"").decode("utf-8", "replace")
             http = headers.get(b":status", b"").decode("ascii", "replace")
-            refused = Refused(code, said or f"an answer that is not etcd's (HTTP status {http or 'missing'})")
+            refused = Refused(code, said or f"the answer is not from etcd (HTTP status {http or 'missing'})")
         found.append(Ended(stream, refused))
 
     def _settings(self, payload: bytes) -> None:

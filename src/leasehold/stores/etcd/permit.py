@@ -75,10 +75,10 @@ def read_permit(key: KeyValue) -> Permit:
     try:
         return _read(key)
     except _Newer:
-        raise StoreNotReady(f"{key.key!r} was written by a newer leasehold: upgrade this one") from None
+        raise StoreNotReady(f"{key.key!r} was written by a newer leasehold: upgrade leasehold") from None
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreNotReady(
-            f"{key.key!r} is not a record of leasehold ({str(error)[:100]}): remove the key, for a holder by "
+            f"{key.key!r} is not a record of leasehold ({str(error)[:100]}): remove the key; for a holder, call "
             "break_lease(name, force=True)"
         ) from error
 
@@ -90,13 +90,13 @@ class _Newer(Exception):
 def _read(key: KeyValue) -> Permit:
     parts = _KEY.fullmatch(key.key.split(b"/", 2)[2])
     if parts is None:
-        raise ValueError("its key has another form")
+        raise ValueError("malformed key")
     name, tail = checks.name(parts[1].decode()), key.key.rpartition(b"\0")[2].decode()
     version, *fields = json.loads(key.value)
     if type(version) is int and version > VERSION:
         raise _Newer
     if type(version) is not int or version != VERSION or len(fields) != 10:
-        raise ValueError("its value has another form")
+        raise ValueError("malformed value")
     permit = Permit(*fields)._replace(
         name=name, attempt=tail, key=key.key, create=key.create, mod=key.mod, lease=key.lease
     )
@@ -106,7 +106,7 @@ def _read(key: KeyValue) -> Permit:
     if not forms.is_data(permit.data):
         raise ValueError("its data is not JSON")
     if not _SESSION.fullmatch(permit.session):
-        raise ValueError("its session has another form")
+        raise ValueError("malformed session")
     forms.number(permit.state, "its state", HELD, RESTING)
     forms.number(permit.limit, "its limit", 1, checks.MAX_PERMITS)
     forms.number(permit.weight, "its weight", 1, permit.limit)

@@ -131,7 +131,7 @@ class Reading:
             return None
         version, _, text = page.found[0].value.partition(b" ")
         if version != b"%d" % VERSION:
-            raise StoreNotReady(f"the note of {name!r} was written by a newer leasehold: upgrade this one")
+            raise StoreNotReady(f"the note of {name!r} was written by a newer leasehold: upgrade leasehold")
         try:
             return text.decode()
         except UnicodeDecodeError as error:
@@ -238,7 +238,7 @@ class Reading:
         [key] = page.found
         if not key.value.isdigit() or len(key.value) > _MOST_DIGITS:
             raise StoreNotReady(
-                f"{key.key!r} is not a number of leasehold's: remove it, the next acquire makes a new one"
+                f"{key.key!r} is not a number that leasehold wrote: remove the key; the next acquire creates a new one"
             )
         self._epoch = int(key.value)
         return key
@@ -248,7 +248,7 @@ def _read_or_skip(key: KeyValue) -> Permit | None:
     try:
         return read_permit(key)
     except StoreNotReady as error:
-        log(WARNING, "left out of a listing: %s", error)
+        log(WARNING, "left out of the listing: %s", error)
         return None
 
 

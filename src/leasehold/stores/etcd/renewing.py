@@ -59,7 +59,7 @@ class Renewing(Several):
                 if self.sessions.find(each.name, each.attempt, each.token):
                     self.sessions.forget(each.attempt)
             elif (state := _state(key)) is None:
-                outcomes[at] = StoreUnavailable(f"the record of {each.name!r} is damaged, or was written by another")
+                outcomes[at] = StoreUnavailable(f"the record of {each.name!r} is damaged, or of another program")
             elif state == INTERRUPTED:
                 outcomes[at] = BROKEN
             elif each.attempt in moving or self._cannot_stay(each, key.lease):
@@ -99,7 +99,9 @@ class Renewing(Several):
             needed = number < len(must)
             if number and clock.now() >= ends:
                 if needed:
-                    outcomes[at] = StoreUnavailable("it has to be moved to another lease, and others came first")
+                    outcomes[at] = StoreUnavailable(
+                        "not renewed yet: it moves to another etcd lease, and others move first"
+                    )
                 continue
             moving = self._move(batch[at], key)
             outcome = yield from moving if needed and len(batch) == 1 else self._one_of_many(moving)
@@ -113,7 +115,7 @@ class Renewing(Several):
         try:
             return (yield from hasty(steps))
         except (StoreNotReady, *DRIVER_ERRORS) as error:
-            outcome = StoreUnavailable(f"etcd has not moved it to another lease: {error}")
+            outcome = StoreUnavailable(f"not renewed yet: moving it to another etcd lease failed: {error}")
             outcome.__cause__ = error
             return outcome
 

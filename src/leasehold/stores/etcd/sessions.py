@@ -232,8 +232,8 @@ class Sessions(Holders):
             yield from self.revoke(number)
             self._disown(attempt, number)
             raise StoreNotReady(
-                f"etcd keeps no lease shorter than {granted} s (that follows from its election timeout), so that "
-                f"a dead holder would not be replaced in time: ask for a ttl above {granted - 1} s"
+                f"ttl too short: etcd keeps no lease shorter than {granted} s (because of its election timeout), so a "
+                f"dead holder would be replaced late: use a ttl above {granted - 1} s"
             )
         lease = Lease(number, length, sent, base + b"f/%x" % number if base else b"")
         self._leases[number] = lease

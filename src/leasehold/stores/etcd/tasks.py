@@ -62,7 +62,7 @@ class EtcdTasks:
         async def send(request: Any) -> Any:
             left = ends - clock.now()
             if left <= 0:
-                raise TimeoutError(f"not done within {limit:.3g} s")
+                raise TimeoutError(f"timed out after {limit:.3g} s")
             return await self._link.send(request, left * request.share)
 
         try:
@@ -139,9 +139,9 @@ class EtcdTasks:
                     self._ear = None
                     await ear.close()
             except (StoreUnavailable, *DRIVER_ERRORS) as error:
-                log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
+                log(WARNING, "%s: listener failed, waiters poll until it is back: %s", self._where, error)
             except Exception as error:
-                log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
+                log(WARNING, "%s: listener failed unexpectedly; retrying: %s", self._where, error, exc=error)
             if not self._closed:
                 self._ring_all()  # from now on they have to poll
             await asyncio.sleep(pause)

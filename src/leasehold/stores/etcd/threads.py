@@ -79,7 +79,7 @@ class EtcdThreads:
         def answer(call: Call) -> list[bytes]:
             left = ends - clock.now()
             if left <= 0:
-                raise TimeoutError(f"not done within {limit:.3g} s")
+                raise TimeoutError(f"timed out after {limit:.3g} s")
             return self._link.send(call, left * call.share)
 
         try:
@@ -169,9 +169,9 @@ class EtcdThreads:
                     ear.close()
             except (StoreUnavailable, *DRIVER_ERRORS) as error:
                 if not self._closed:
-                    log(WARNING, "%s: not listening for wake-ups, polling instead: %s", self._where, error)
+                    log(WARNING, "%s: listener failed, waiters poll until it is back: %s", self._where, error)
             except Exception as error:
-                log(WARNING, "%s: the listener stumbled and goes on: %s", self._where, error, exc=error)
+                log(WARNING, "%s: listener failed unexpectedly; retrying: %s", self._where, error, exc=error)
             if not self._closed:
                 self._ring_all()  # from now on they have to poll
             self._end.wait(pause)

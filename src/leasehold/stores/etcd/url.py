@@ -46,7 +46,7 @@ def parse(url: str) -> Address:
     login, at, hosts = authority.rpartition("@")
     user, _, password = login.partition(":")
     if at and not (user and password):
-        raise ValueError("in the etcd URL, a user and a password belong together: etcd://user:password@host")
+        raise ValueError("in the etcd URL, give both a user and a password: etcd://user:password@host")
     given = dict(parse_qsl(query, keep_blank_values=True))
     unknown = sorted(set(given) - set(_TLS))
     if unknown:
@@ -55,7 +55,7 @@ def parse(url: str) -> Address:
     if switch not in ("", "true", "false"):
         raise ValueError(f"tls in the etcd URL must be true or false, not {switch!r}")
     if switch == "false" and given:
-        raise ValueError("tls=false in the etcd URL leaves no use for ca, cert, key and server_name")
+        raise ValueError("tls=false in the etcd URL cannot be combined with ca, cert, key or server_name")
     if "key" in given and "cert" not in given:
         raise ValueError("key in the etcd URL needs cert")
     tls = switch == "true" or bool(given)

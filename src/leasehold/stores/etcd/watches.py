@@ -165,7 +165,7 @@ class Watches:
         It does not say which one it refuses: that of a user who has logged in anew since, or whose role was changed."""
         told = wire.read_watch(message)
         if told.canceled and (told.created or told.watch == _WORDS):
-            raise Refused(_REFUSED, f"a watch is refused: {told.reason}")
+            raise Refused(_REFUSED, f"the server refused a watch: {told.reason}")
         if told.watch == _WORDS:
             self.listening = True
             for key in told.puts:

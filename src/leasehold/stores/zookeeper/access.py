@@ -18,8 +18,8 @@ from .url import Address
 LIMIT = 5.0
 SUBJECT = "authentication"
 _CHANGES = Permissions.WRITE | Permissions.CREATE | Permissions.DELETE | Permissions.ADMIN
-_LOG_IN = "give a user and password: zookeeper://user:password@host (or a kazoo client with what the servers ask for)"
-_CLOSE = "give a user and password in the URL of all who use them, and `setAcl -R {} auth:user:password:cdrwa`, once"
+_LOG_IN = "give a user and password: zookeeper://user:password@host (or a kazoo client with the credentials)"
+_CLOSE = "give a user and password in the URL of every client, and run `setAcl -R {} auth:user:password:cdrwa` once"
 
 
 class Seen(NamedTuple):
@@ -58,20 +58,23 @@ def authentication(address: Address, space: str) -> Iterator[Finding]:
     if ours is None:
         return
     if not ours.let_in:
-        message = "on: the servers let in only who authenticates, and this client does not, or not as they want"
+        message = "on: the servers require authentication, and this client gives no credentials, or wrong ones"
         yield Finding(ERROR, SUBJECT, message, _LOG_IN)
         return
-    who = f"this client comes as {' and '.join(ours.known_as)}" if ours.known_as else "this client gives no user"
+    who = f"this client is {' and '.join(ours.known_as)}" if ours.known_as else "this client has no user"
     without = {name: value for name, value in address.options.items() if name not in ("auth_data", "default_acl")}
     anybody = _look(address, without, space) if "auth_data" in address.options else ours
     asked = anybody is not None and not anybody.let_in
     if asked:
-        yield Finding(OK, SUBJECT, f"on: the servers let in only who authenticates; {who}")
+        yield Finding(OK, SUBJECT, f"on: the servers require authentication; {who}")
     elif ours.open_node:
-        message = f"off: whoever reaches the servers can take, break and delete any lease in {ours.open_node}; {who}"
+        message = (
+            f"off: every client that reaches the servers can acquire, break and delete any lease in {ours.open_node}; "
+            f"{who}"
+        )
         yield Finding(WARNING, SUBJECT, message, _CLOSE.format(ours.open_node))
     else:
-        yield Finding(OK, SUBJECT, f"on: the servers let everybody in, the nodes' ACL only some; {who}")
+        yield Finding(OK, SUBJECT, f"on: the servers accept every client, and the nodes' ACL only some; {who}")
 
 
 def _look(address: Address, options: dict[str, Any], space: str) -> Seen | None:

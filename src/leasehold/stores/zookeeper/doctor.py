@@ -54,19 +54,21 @@ def _server(where: str, address: Address) -> Iterator[Finding]:
     try:
         said = _word(where, address, b"srvr")
     except OSError as error:
-        yield Finding(ERROR, where, f"does not answer: {error}", "see that it runs and can be reached from here")
+        yield Finding(ERROR, where, f"does not answer: {error}", "check that it runs and can be reached from here")
         return
     if "not in the whitelist" in said or not said:
-        yield Finding(OK, where, "answers, but does not say how it is (srvr is not in its 4lw.commands.whitelist)")
+        yield Finding(OK, where, "answers, but does not report its state (srvr is not in its 4lw.commands.whitelist)")
         return
     if "not currently serving" in said:
-        yield Finding(ERROR, where, "has no quorum", "see that a majority of the servers runs and finds together")
+        yield Finding(
+            ERROR, where, "has no quorum", "check that a majority of the servers runs, and that they reach each other"
+        )
         return
     fields = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
     version = fields.get("Zookeeper version", "?").partition("-")[0]
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if len(numbers) == 2 and numbers < OLDEST:
-        yield Finding(ERROR, where, f"ZooKeeper {version}", "3.5 or later is needed")
+        yield Finding(ERROR, where, f"ZooKeeper {version}", "upgrade: leasehold needs ZooKeeper 3.5 or later")
     else:
         yield Finding(OK, where, f"ZooKeeper {version}, {fields.get('Mode', '?')}")
 
@@ -74,10 +76,10 @@ def _server(where: str, address: Address) -> Iterator[Finding]:
 def _ensemble(address: Address, found: list[Finding]) -> Iterator[Finding]:
     servers = len(address.hosts.split(","))
     if any("standalone" in finding.message for finding in found):
-        advice = "leases are gone while it is away: three servers bear the loss of one"
+        advice = "no lease can be acquired or renewed while it is down: three servers tolerate the loss of one"
         yield Finding(WARNING, "ensemble", "a single server", advice)
     elif servers == 1:
-        advice = "name all of them, h1:p1,h2:p2,h3:p3, so that the loss of this one does not cut you off"
+        advice = "name all servers, h1:p1,h2:p2,h3:p3, so that the client survives the loss of this one"
         yield Finding(WARNING, "ensemble", "the URL names one server", advice)
 
 
@@ -90,7 +92,7 @@ def _tick(address: Address) -> Iterator[Finding]:
             continue  # said before
         found = re.search(r"^tickTime=([0-9]{1,9})$", said, re.MULTILINE)
         if found is None:
-            message = "does not say its tickTime (conf is not in its 4lw.commands.whitelist)"
+            message = "does not report its tickTime (conf is not in its 4lw.commands.whitelist)"
             yield Finding(
                 OK, each, f"{message}; it must be {longest_tick(DEFAULT_TTL):.1f} s or less for the default ttl"
             )
@@ -122,10 +124,10 @@ def _sessions(link: Link) -> Iterator[Finding]:
     fits = (longest - 1.0) / 1.15
     if length(DEFAULT_TTL) > longest:
         advice = f"raise maxSessionTimeout to {length(DEFAULT_TTL):g} s or more, or use shorter leases"
-        message = f"sessions of {shortest:g} to {longest:g} s: a ttl of {fits:.3g} s at most, below the default"
+        message = f"last {shortest:g} to {longest:g} s: the longest ttl is {fits:.3g} s, below the default"
         yield Finding(WARNING, "sessions", message, advice)
     else:
-        yield Finding(OK, "sessions", f"of {shortest:g} to {longest:g} s: a ttl of {fits:.3g} s at most")
+        yield Finding(OK, "sessions", f"last {shortest:g} to {longest:g} s: the longest ttl is {fits:.3g} s")
 
 
 def _lease(link: Link, store: ZooKeeperStore) -> Iterator[Finding]:
@@ -137,12 +139,12 @@ def _lease(link: Link, store: ZooKeeperStore) -> Iterator[Finding]:
         reply = driver.run(store.acquire(ask), LIMIT)
         if isinstance(reply, Grant):
             driver.run(store.release(HERE, ask.attempt, reply.token, None), LIMIT)
-        yield Finding(OK, "lease", f"taken and given back in {(time.monotonic() - begun) * 1000:.0f} ms")
+        yield Finding(OK, "lease", f"acquired and released in {(time.monotonic() - begun) * 1000:.0f} ms")
     except StoreNotReady as error:
-        yield Finding(ERROR, "lease", str(error), "docs/stores/zookeeper.md says what leasehold needs")
+        yield Finding(ERROR, "lease", str(error), "see docs/stores/zookeeper.md for what leasehold needs")
     except StoreError as error:
         yield Finding(
-            ERROR, "lease", str(error), "see that a majority of the servers runs and can be reached from here"
+            ERROR, "lease", str(error), "check that a majority of the servers runs and can be reached from here"
         )
 
 

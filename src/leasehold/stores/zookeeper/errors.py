@@ -30,20 +30,20 @@ def translate(error: BaseException, where: str) -> Exception:
     match name:
         case "NoAuthError":
             return StoreNotReady(
-                f"{where}: the nodes' ACL does not allow it: give the user and password that created them, or see "
+                f"{where}: the nodes' ACL does not allow this: give the user and password that created them, or see "
                 "docs/stores/zookeeper.md for what leasehold needs"
             )
         case "SessionClosedRequireSaslError":
             return StoreNotReady(
-                f"{where}: the servers let in only who authenticates: give a user and password, "
-                "zookeeper://user:password@host, or a kazoo client with what they ask for"
+                f"{where}: the servers require authentication: give a user and password, "
+                "zookeeper://user:password@host, or a kazoo client with the credentials"
             )
         case "AuthFailedError" | "InvalidACLError":
-            return StoreNotReady(f"{where}: the server refuses these credentials ({name})")
+            return StoreNotReady(f"{where}: authentication failed ({name}): check the credentials")
         case "UnimplementedError":
-            return StoreNotReady(f"{where}: the server does not know a request: ZooKeeper 3.5 or later is needed")
+            return StoreNotReady(f"{where}: the server does not know a request: use ZooKeeper 3.5 or later")
         case "QuotaExceededError":
-            return StoreNotReady(f"{where}: a quota of the server is used up: raise it")
+            return StoreNotReady(f"{where}: a quota of the server is used up: raise the quota")
     if isinstance(error, (ConnectionLoss, ZookeeperError, KazooException, OSError)) or name == "KazooTimeoutError":
         return StoreUnavailable(f"{where}: {name}" + (f": {error}" if str(error) else ""))
     raise error

@@ -85,7 +85,7 @@ class Link:
         needed = length(ttl)
         with self.mutex:
             if self.closed:
-                raise StoreUnavailable(f"{self.where}: closed")
+                raise StoreUnavailable(f"{self.where}: this Locks is closed")
             self._remove_over()
             for session in self.sessions:
                 if needed <= session.timeout <= 1.25 * needed:
@@ -121,19 +121,19 @@ class Link:
         """The server has a say in how long a session is: refuse what it does not honour."""
         agreed = session.agreed
         if agreed is None:
-            raise StoreNotReady("this version of kazoo does not tell how long a session is: install another")
+            raise StoreNotReady("this version of kazoo does not show how long a session is: install another version")
         if not session.lasts(ttl):
             raise StoreNotReady(
                 f"{self.where}: a ttl of {ttl:g} s needs a session of {length(ttl):g} s, and the server allows "
-                f"{agreed:g} s: take a ttl of {max(0.0, (agreed - 1.0) / 1.15):.3g} s or less, "
+                f"{agreed:g} s: use a ttl of {max(0.0, (agreed - 1.0) / 1.15):.3g} s or less, "
                 "or raise its maxSessionTimeout"
             )
         if agreed > session.timeout + 0.002 and ttl not in self._warned:
             self._warned.add(ttl)
             log(
                 WARNING,
-                "a ttl of %g s is shorter than the sessions of %s, of %g s at least (minSessionTimeout): a holder that "
-                "is killed is replaced after that",
+                "a ttl of %g s is shorter than the sessions of %s, which last at least %g s (minSessionTimeout): a "
+                "killed holder is replaced when its session ends",
                 ttl,
                 self.where,
                 agreed,
@@ -250,7 +250,7 @@ class Link:
                 self._next_round = float("inf")  # whoever comes meanwhile rings
                 pause = self._round(clock.now())
             except Exception as error:  # a guard that dies would leave leases to their sessions
-                log(WARNING, "the guard of ZooKeeper's leases stumbled and goes on: %s", error, exc=error)
+                log(WARNING, "guard of ZooKeeper's leases failed; retrying: %s", error, exc=error)
                 pause = RETRY
             self._next_round = clock.now() + pause
             bell.wait(pause)

@@ -208,15 +208,15 @@ def decode(data: bytes, name: str = "") -> Record:
     try:
         fields: dict[str, Any] = json.loads(data)
         if fields.pop("format") > FORMAT:
-            raise StoreNotReady(f"a node{of} was written by a newer leasehold: upgrade this one")
+            raise StoreNotReady(f"a node{of} was written by a newer leasehold: upgrade leasehold")
         record = Record(**fields)
         if not _is_ours(record):
             raise ValueError("values")
         return record
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreNotReady(
-            f"a node{of} below /{ROOT} is damaged, or not leasehold's ({type(error).__name__}): delete it when nobody "
-            "holds the name, or use another chroot"
+            f"a node{of} below /{ROOT} is damaged, or of another program ({type(error).__name__}): delete it when "
+            "nobody holds the name, or use another chroot"
         ) from error
 
 

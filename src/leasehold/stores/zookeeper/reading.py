@@ -51,7 +51,7 @@ class Reading:
         try:
             return str(found[0] or b"", "utf-8")
         except UnicodeDecodeError as error:
-            raise StoreNotReady(f"the note of {name!r} is damaged, or not leasehold's: delete {path}") from error
+            raise StoreNotReady(f"the note of {name!r} is damaged, or of another program: delete {path}") from error
 
     def _session(self, ttl: float | None) -> Steps[Session]:
         """A session that is up and knows the namespace; for leases of ``ttl`` seconds, or any."""
@@ -66,7 +66,10 @@ class Reading:
                 continue
             data, stat = found
             if data != str(nodes.FORMAT).encode():
-                raise StoreNotReady(f"{self.space} was made by a newer leasehold, or is not its own: upgrade this one")
+                raise StoreNotReady(
+                    f"{self.space} was created by a newer leasehold, or by another program: upgrade leasehold, or use "
+                    "another chroot"
+                )
             session.base, session.root = stat.ctime * 1000, f"{self.space}/{stat.ctime}"
         return session
 
@@ -150,7 +153,7 @@ class Reading:
             except StoreNotReady as error:
                 if not listing:
                     raise
-                log(WARNING, "a node was passed over: %s", error, event="bad_record", name=name)
+                log(WARNING, "a bad node is skipped: %s", error, event="bad_record", name=name)
         return seen
 
     def _seen(self, session: Session, name: str, node: Any, found: tuple[bytes, Any], waiters: int) -> Holding:

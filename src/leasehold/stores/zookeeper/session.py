@@ -252,8 +252,8 @@ class Session:
         self._failures = self._failures + 1 if self.client.use_ssl and is_about_tls(error) else 0
         if self._failures >= len(self.client.hosts):
             refused = StoreNotReady(
-                f"{self.link.where}: no TLS connection ({error.strerror or error}): is the server's certificate "
-                "trusted, are the files that the URL names there?"
+                f"{self.link.where}: TLS connection failed ({error.strerror or error}): check that the server's "
+                "certificate is trusted, and that the files in the URL exist"
             )
             refused.__cause__ = type(error)(*error.args)  # not itself: it would keep kazoo's socket from being closed
             self._refuse(refused)
@@ -283,7 +283,7 @@ class Session:
             self.link.cut_off()
         elif state == KazooState.LOST:
             if self.client.client_state == "AUTH_FAILED":
-                self.refused = StoreNotReady(f"{self.link.where}: the server refuses these credentials")
+                self.refused = StoreNotReady(f"{self.link.where}: authentication failed: check the credentials")
                 self._refuse(self.refused)
             self.id = None
             self.link.lost(self)

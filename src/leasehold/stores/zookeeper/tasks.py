@@ -51,7 +51,7 @@ class ZooKeeperTasks:
                     if not result.ready():
                         await _arrival(result)
         except TimeoutError as error:
-            raise StoreUnavailable(f"{self.link.where}: no server answers, or none that has a quorum") from error
+            raise StoreUnavailable(f"{self.link.where}: no server with a quorum answers") from error
         answers = [
             checked(self.link, result.value) if result.exception is None else answer(self.link, result.exception)
             for result in results

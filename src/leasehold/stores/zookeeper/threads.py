@@ -53,7 +53,7 @@ class ZooKeeperThreads:
         try:
             turn = self._turns.take(limit / 2)
         except TimeoutError as error:
-            raise StoreUnavailable(f"{self.link.where}: too many calls of this process at a time") from error
+            raise StoreUnavailable(f"{self.link.where}: too many concurrent calls in this process") from error
         try:
             return self._run(steps, ends - clock.now())
         finally:
@@ -132,7 +132,7 @@ def answer(link: Link, error: Exception) -> Any:
     if concerns_node(error):
         return error
     if type(error).__name__ == "KazooTimeoutError":
-        raise StoreUnavailable(f"{link.where}: no server answers, or none that has a quorum") from error
+        raise StoreUnavailable(f"{link.where}: no server with a quorum answers") from error
     raise translate(error, link.where) from error
 
 

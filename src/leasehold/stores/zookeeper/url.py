@@ -35,7 +35,7 @@ def parse(url: str) -> Address:
     if at:
         user, colon, password = credentials.partition(":")
         if not (user and colon):
-            raise ValueError("zookeeper: before the @ there has to be user:password")
+            raise ValueError("zookeeper: the URL needs user:password before the @")
         options["auth_data"] = [("digest", f"{unquote(user)}:{unquote(password)}")]
         options["default_acl"] = CREATOR_ALL_ACL
     for name, value in parse_qsl(query, keep_blank_values=True):
@@ -46,7 +46,7 @@ def parse(url: str) -> Address:
         raise ValueError("zookeeper: check_hostname=true needs verify_certs=true")
     chroot = "/" + "/".join(part for part in unquote(path).split("/") if part) if slash else ""
     if any(part in (".", "..") for part in chroot.split("/")):
-        raise ValueError(f"zookeeper: {chroot!r} is no path of a node")
+        raise ValueError(f"zookeeper: {chroot!r} is not a valid path of a node")
     return Address(_hosts(hosts), chroot.rstrip("/"), options)
 
 
