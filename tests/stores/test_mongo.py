@@ -676,10 +676,10 @@ def bulk_error(**details: Any) -> BulkWriteError:
 @pytest.mark.parametrize(
     ("error", "kind", "says"),
     [
-        (WriteConcernError("x", 100, {"code": 100}), leasehold.StoreNotReady, "majority cannot be had"),
+        (WriteConcernError("x", 100, {"code": 100}), leasehold.StoreNotReady, "write concern majority"),
         (WriteConcernError("x", 64, {"code": 64}), leasehold.StoreUnavailable, "in time"),
         (bulk_error(writeConcernErrors=[{"code": 64}]), leasehold.StoreUnavailable, "in time"),
-        (bulk_error(writeConcernErrors=[{"code": 79}]), leasehold.StoreNotReady, "majority cannot be had"),
+        (bulk_error(writeConcernErrors=[{"code": 79}]), leasehold.StoreNotReady, "write concern majority"),
         (bulk_error(writeErrors=[{"code": 121}]), leasehold.StoreNotReady, "validator"),
         (bulk_error(writeErrors=[{"code": 13}]), leasehold.StoreNotReady, "grant find, insert"),
         (bulk_error(), leasehold.StoreUnavailable, "in time"),

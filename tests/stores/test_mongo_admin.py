@@ -107,7 +107,7 @@ def test_expired_locks_of_old_are_removed_after_a_dry_run(database: Any) -> None
     database["system_locks"].insert_one({"unrelated": True})
     dry = init(database, from_legacy=True, dry_run=True)
     assert [f.message for f in dry if f.level == "warning"] == [
-        "system_locks: 2 records of 'x' (host_1, host_2): more than one may have held it"
+        "system_locks: 2 records of 'x' (host_1, host_2): several may have held it at once"
     ]
     assert [f.message for f in dry if "expired" in f.message] == [
         "system_locks: 3 expired records removed",
@@ -226,7 +226,7 @@ def test_doctor_on_a_standalone_server(database: Any) -> None:
     with leasehold.connect(database) as locks, locks.lock("x"):
         pass
     database["leasehold"].drop_indexes()
-    assert any("TTL index" in f.message and f.advice == "leasehold init" for f in doctor(database))
+    assert any("TTL index" in f.message and f.advice == "run `leasehold init`" for f in doctor(database))
     init(database)
     after = doctor(database)
     assert [f.level for f in after if "standalone" not in f.message] == ["ok", "ok"], after
@@ -385,7 +385,7 @@ def test_who_may_not_see_to_the_index_is_told_no_more_than_that(
     (record,) = [r for r in caplog.records if "index" in r.getMessage()]
     assert record.levelno == logging.INFO
     assert record.getMessage().endswith(
-        "the TTL index on `purge` may not be checked by this user; fine if `leasehold init` was run"
+        "this user may not check the TTL index on `purge`; no need if `leasehold init` was run"
     )
     assert record.__dict__["lease_event"] == "index_unchecked"
 
@@ -417,7 +417,7 @@ def test_who_may_not_call_finds_that_out_once(secure: Secure, caplog: pytest.Log
             sent.names.clear()
             core.call(release())
             assert sent.names == []
-    assert [r.__dict__["lease_event"] for r in caplog.records if "are not called" in r.getMessage()] == ["mute"]
+    assert [r.__dict__["lease_event"] for r in caplog.records if "do not wake" in r.getMessage()] == ["mute"]
     with pymongo.MongoClient[Any](secure.url("called"), event_listeners=[sent]) as client:
         with leasehold.connect(client) as locks:
             core = locks._core
@@ -430,7 +430,8 @@ def test_wrong_credentials_and_missing_rights_say_how_to_mend_it(
     secure: Secure, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = secure.url("least").replace("s3cret-least", "s3cret-wrong")
-    for url, told in [(wrong, "credentials"), (secure.url("reader"), "grant find, insert, update and remove")]:
+    reader = secure.url("reader")
+    for url, told in [(wrong, "authentication failed"), (reader, "grant find, insert, update and remove")]:
         with leasehold.connect(url) as locks:
             started = time.monotonic()
             with pytest.raises(leasehold.StoreNotReady, match=told) as caught:
@@ -439,7 +440,7 @@ def test_wrong_credentials_and_missing_rights_say_how_to_mend_it(
             assert "s3cret" not in f"{caught.value!r} {locks!r} {caplog.text}"
     (finding,) = [f for f in doctor(secure.url("reader")) if f.level == "error"]
     assert "may not insert, update, remove" in finding.message
-    with pytest.raises(leasehold.StoreNotReady, match="credentials"):
+    with pytest.raises(leasehold.StoreNotReady, match="authentication failed"):
         doctor(wrong)
 
 

@@ -238,7 +238,7 @@ def test_an_async_client_of_another_loop(url: str, by: str) -> None:
         await client.close()  # in the one loop that can
 
     async def second() -> None:
-        with pytest.raises(leasehold.StoreNotReady, match="make a client and a Locks in this one"):
+        with pytest.raises(leasehold.StoreNotReady, match="create a client and a Locks in this loop"):
             await locks.lock("name").acquire()
         assert not await locks._core.driver.listen("attempt", None)
         await locks.close()

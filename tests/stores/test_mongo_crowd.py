@@ -118,7 +118,7 @@ def test_what_is_held_is_kept_and_given_back_while_a_crowd_asks(url: str, monkey
         lease.renew()
         with monkeypatch.context() as patch:
             patch.setattr(policy, "CALL_LIMIT", 0.1)
-            with pytest.raises(leasehold.StoreUnavailable, match=r"too many calls .* no turn .* 0\.0\d+ s"):
+            with pytest.raises(leasehold.StoreUnavailable, match=r"too many concurrent calls .* 0\.0\d+ s for a turn"):
                 locks.lock("y").try_acquire()
         assert lease.release()
 

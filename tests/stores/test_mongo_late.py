@@ -83,7 +83,7 @@ async def test_what_was_cancelled_happens_before_what_is_asked_for_later(stuck: 
 async def test_what_is_asked_after_a_cancelled_call_keeps_its_own_limit(stuck: Stuck) -> None:
     """It waits for the call before it; that wait and its own are not to be added up."""
     await stuck.cancel("x", "first")
-    with pytest.raises(leasehold.StoreUnavailable, match="asked before"):
+    with pytest.raises(leasehold.StoreUnavailable, match="earlier, cancelled call"):
         await stuck.run("x", "second", 0.2)
     assert stuck.told == ["first begins"]  # nothing overtakes it
     stuck.let("first")

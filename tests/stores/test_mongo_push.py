@@ -294,7 +294,7 @@ def test_without_push_waiters_poll(way: tuple[str, str], without: str) -> None:
 
 
 def test_an_unknown_way_is_refused() -> None:
-    with pytest.raises(ValueError, match="push is one of auto, stream, calls, none, not 'pull'"):
+    with pytest.raises(ValueError, match="push must be one of auto, stream, calls, none, not 'pull'"):
         leasehold.connect("mongodb://localhost/db?push=pull")
 
 

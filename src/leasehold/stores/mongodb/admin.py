@@ -33,7 +33,7 @@ from .stages import FORMAT
 
 LEGACY = ("system_locks", "distributed.locks")
 """Where documents A and E keep their locks by default."""
-OLD = "locks of old"
+OLD = "legacy locks"
 LIMIT = 30.0
 OLDEST = (4, 4)
 SKEW, USUAL_SKEW = safety_margin(FIRST_TERM, None), safety_margin(DEFAULT_TTL, None)
@@ -112,8 +112,8 @@ def _clashing(access: Access, names: Collection[str]) -> Iterator[Finding]:
         yield from (finding for finding in found if finding.level == ERROR)
     foreign = access.calls.name in names and not access.calls.options().get("capped")
     if foreign and access.calls.find_one(NO_CALL, {"_id": 1}) is not None:
-        message = f"{access.calls.name} has documents that are not leasehold's, and would have to be capped"
-        yield Finding(ERROR, "collections", message, "let leasehold have another name: ?collection=")
+        message = f"{access.calls.name} has documents of another program, so leasehold cannot cap it"
+        yield Finding(ERROR, "collections", message, "choose another collection with ?collection=")
 
 
 def _make(access: Access, names: Collection[str], dry_run: bool) -> Iterator[Finding]:
@@ -122,11 +122,11 @@ def _make(access: Access, names: Collection[str], dry_run: bool) -> Iterator[Fin
     if access.leases.name not in names:
         if not dry_run:
             _unless_exists(lambda: access.database.create_collection(access.leases.name, check_exists=False))
-        yield Finding(level, "collections", f"{where} made")
+        yield Finding(level, "collections", f"{where} created")
     if access.leases.name not in names or INDEX not in access.leases.index_information():
         if not dry_run:
             access.leases.create_index("purge", name=INDEX, expireAfterSeconds=0)
-        yield Finding(level, "collections", f"TTL index {INDEX} on `purge` made")
+        yield Finding(level, "collections", f"TTL index {INDEX} on `purge` created")
     if access.calls.name not in names:
         if not dry_run:
             _unless_exists(
@@ -134,7 +134,7 @@ def _make(access: Access, names: Collection[str], dry_run: bool) -> Iterator[Fin
                     access.calls.name, capped=True, size=CALLS_SIZE, check_exists=False
                 )
             )
-        yield Finding(level, "collections", f"capped collection {access.calls.name} made")
+        yield Finding(level, "collections", f"capped collection {access.calls.name} created")
     elif not access.calls.options().get("capped"):
         if not dry_run:
             access.database.command("convertToCapped", access.calls.name, size=CALLS_SIZE)
@@ -161,8 +161,8 @@ def _missing(legacy: Sequence[str], names: Collection[str]) -> Iterator[Finding]
 def _old_locks(access: Access, old: Sequence[str], names: Collection[str]) -> Iterator[Finding]:
     """Duplicates, and what is held."""
     if access.leases.name in old:
-        message = f"{access.link.where} is where the locks of old are"
-        yield Finding(ERROR, OLD, message, "let leasehold have a collection of its own: leave ?collection= out")
+        message = f"{access.link.where} holds the legacy locks"
+        yield Finding(ERROR, OLD, message, "give leasehold a collection of its own: remove ?collection= from the URL")
     for collection in old:
         by_name: dict[str, list[Mapping[str, Any]]] = {}
         if collection in names:
@@ -172,7 +172,7 @@ def _old_locks(access: Access, old: Sequence[str], names: Collection[str]) -> It
             if len(records) > 1:
                 holders = ", ".join(_holder(record) for record in records)
                 message = (
-                    f"{collection}: {len(records)} records of {name!r} ({holders}): more than one may have held it"
+                    f"{collection}: {len(records)} records of {name!r} ({holders}): several may have held it at once"
                 )
                 yield Finding(WARNING, OLD, message)
             yield from (_held(collection, name, record) for record in records if _is_live(record))
@@ -183,7 +183,7 @@ def _held(collection: str, name: str, record: Mapping[str, Any]) -> Finding:
         ERROR,
         OLD,
         f"{collection}: {name!r} is held by {_holder(record)} until {_until(record)}",
-        "stop all instances of the old code, let them release it or wait until then, and run this again",
+        "stop all instances of the old code, wait until the lock is released or expires, then run init again",
     )
 
 
@@ -213,7 +213,7 @@ def _holder(record: Mapping[str, Any]) -> str:
 
 def _until(record: Mapping[str, Any]) -> str:
     expires = record.get("expiresAt")
-    return f"{expires.isoformat()}Z" if isinstance(expires, type(record["now"])) else "somebody removes it"
+    return f"{expires.isoformat()}Z" if isinstance(expires, type(record["now"])) else "its record is removed"
 
 
 # doctor.
@@ -228,14 +228,16 @@ def _version(access: Access) -> Finding:
 
 def _topology(access: Access, hello: Mapping[str, Any]) -> Iterator[Finding]:
     if hello.get("msg") == "isdbgrid":
-        yield Finding(OK, "deployment", "sharded cluster: time is the routers' (mongos), so keep their clocks in step")
+        yield Finding(
+            OK, "deployment", "sharded cluster: leases use the clocks of the mongos routers, so synchronise them"
+        )
         yield from _shard_key(access)
     elif "setName" not in hello:
         yield Finding(
             WARNING,
             "deployment",
-            "standalone server: leases are as durable as its disk, and nobody takes over when it is gone",
-            "a replica set of three members",
+            "standalone server: leases are as durable as its disk, and there is no failover",
+            "use a replica set of three members",
         )
     else:
         yield Finding(OK, "deployment", f"replica set {hello['setName']} of {len(hello.get('hosts', []))} members")
@@ -243,8 +245,8 @@ def _topology(access: Access, hello: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(
                 WARNING,
                 "deployment",
-                "the replica set has an arbiter: with one member away no majority may be left to acknowledge a lease",
-                "replace the arbiter by a member that bears data",
+                "the replica set has an arbiter: with one member down, no majority may be left to acknowledge a lease",
+                "replace the arbiter with a data-bearing member",
             )
         yield from _clocks(hello)
 
@@ -257,8 +259,8 @@ def _shard_key(access: Access) -> Iterator[Finding]:
     except OperationFailure as error:
         if error.code != FORBIDDEN:
             raise
-        message = "this user may not see by which key the leases are sharded"
-        yield Finding(WARNING, "deployment", message, "run doctor as another, or see that it is `_id`")
+        message = "this user may not read the shard key of the leases"
+        yield Finding(WARNING, "deployment", message, "run doctor as an administrator, or check that the key is `_id`")
         return
     if found is not None and list(found["key"]) != ["_id"]:
         key = ", ".join(found["key"])
@@ -285,15 +287,15 @@ def apart(seconds: float) -> Finding:
     """What it means that the clocks are so far apart."""
     if seconds <= SKEW:
         return Finding(OK, "clock", f"the members' clocks are within {seconds:.3f} s of each other")
-    which = f"that has just come by push ({SKEW:g} s)"
+    which = f"lease that was granted by push ({SKEW:g} s)"
     if seconds > USUAL_SKEW:
-        which += f", and of any with a ttl of {DEFAULT_TTL:g} s ({USUAL_SKEW:g} s)"
+        which += f", and of any lease with a ttl of {DEFAULT_TTL:g} s ({USUAL_SKEW:g} s)"
     return Finding(
         WARNING,
         "clock",
-        f"the members' clocks are {seconds:.2f} s apart: more than the margin of a lease {which}, so that two may hold "
-        "it for an instant after an election",
-        f"run NTP on them, or give locks a `drift` of {math.ceil(seconds * 50) / 100:.2f} or more",
+        f"the members' clocks are {seconds:.2f} s apart: more than the margin of a {which}. After an election two "
+        "holders may have the lease for an instant",
+        f"synchronise the clocks (NTP), or give locks a `drift` of {math.ceil(seconds * 50) / 100:.2f} or more",
     )
 
 
@@ -347,45 +349,46 @@ def _indexes(access: Access) -> Iterator[Finding]:
     except OperationFailure as error:
         if error.code != FORBIDDEN:
             raise
-        yield Finding(
-            WARNING, "indexes", "this user may not see the indexes", "run doctor as another, or grant listIndexes"
-        )
+        message = "this user may not see the indexes"
+        yield Finding(WARNING, "indexes", message, "run doctor as an administrator, or grant listIndexes")
         return
     for name, index in indexes.items():
         if index.get("unique"):
             fields = ", ".join(field for field, _ in index["key"])
-            yield Finding(ERROR, "indexes", f"unique index {name} on {fields} refuses leasehold's records", "drop it")
+            yield Finding(
+                ERROR, "indexes", f"unique index {name} on {fields} refuses leasehold's records", "drop the index"
+            )
         if name == "_id_" and index.get("collation"):
             yield Finding(
                 ERROR,
                 "indexes",
-                "the collection has a collation, by which different names are the same",
-                "let leasehold have a collection without one",
+                "the collection has a collation, which makes different names equal",
+                "give leasehold a collection without a collation",
             )
     if indexes and INDEX not in indexes:
-        yield Finding(
-            WARNING, "indexes", f"there is no TTL index {INDEX}: records of names no longer used stay", "leasehold init"
-        )
+        message = f"there is no TTL index {INDEX}: records of unused names are never removed"
+        yield Finding(WARNING, "indexes", message, "run `leasehold init`")
 
 
 def _push(access: Access) -> Finding:
-    advice = "leasehold init, and the right to find and insert on it; or changeStream on the leases of a replica set"
+    advice = f"run `leasehold init` and grant find and insert on {access.calls.name}; or, on a replica set, grant "
+    advice += "changeStream on the leases"
     why = []
     for way in mongo_calls.ways(access):
         try:
             with mongo_calls.open_cursor(access, way, "doctor") as cursor:
                 if cursor.alive and way == mongo_calls.CALLS and _missing_rights(access, access.calls.name, ["insert"]):
-                    message = f"this user hears calls, but may not insert into {access.calls.name}: after its releases "
-                    message += f"waiters find out by themselves, up to {FALLBACK:g} s later"
+                    message = f"this user receives wake-ups, but may not insert into {access.calls.name}: after its "
+                    message += f"releases waiters notice up to {FALLBACK:g} s later"
                     return Finding(WARNING, "push", message, f"grant insert on {access.calls.name}")
                 if cursor.alive:
-                    return Finding(OK, "push", f"waiters are called ({way}): no polling")
-            why.append(f"there is no {access.calls.name}, or nothing in it")
+                    return Finding(OK, "push", f"a release wakes its waiter by push ({way})")
+            why.append(f"{access.calls.name} does not exist, or is empty")
         except OperationFailure as error:
             if error.code == mongo_calls.NOT_CAPPED:
                 why.append(f"{access.calls.name} is not capped")
             elif error.code == FORBIDDEN:
-                why.append(f"this user may not read it by {way}")
+                why.append(f"this user may not listen by {way}")
             elif error.code not in mongo_calls.REFUSALS:
                 raise
     return Finding(WARNING, "push", f"waiters poll: {', '.join(why) or 'push=none'}", advice)
@@ -396,8 +399,8 @@ def _records(access: Access) -> Iterator[Finding]:
         yield Finding(
             ERROR,
             "records",
-            f"there are records of a newer format than this leasehold knows ({FORMAT})",
-            "upgrade this leasehold",
+            f"some records were written by a newer leasehold (this version knows format {FORMAT})",
+            "upgrade leasehold",
         )
 
 
@@ -415,6 +418,6 @@ def _still_old(access: Access) -> Iterator[Finding]:
             yield Finding(
                 WARNING,
                 OLD,
-                f"{name}: {len(live)} locks of old code are held, which do not exclude leasehold's",
-                "stop the old code, then leasehold init --from-legacy",
+                f"{name}: old code holds {len(live)} locks, which do not exclude leasehold's",
+                "stop the old code, then run `leasehold init --from-legacy`",
             )

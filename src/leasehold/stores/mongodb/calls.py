@@ -165,7 +165,7 @@ class Listener:
             if _refuses(error):
                 self._mute = True
                 reason = str(translate(error, self._link.where))
-                log(INFO, "waiters elsewhere are not called through MongoDB: %s", reason, event="mute", reason=reason)
+                log(INFO, "releases do not wake waiters of other processes: %s", reason, event="mute", reason=reason)
 
     @property
     def _hears_stream(self) -> bool:
@@ -197,7 +197,7 @@ class Listener:
         except StoreError:
             return  # closed, or a client of another event loop
         if not access.take_connection():
-            self._refuse("this client has no connection to spare: see its maxPoolSize")
+            self._refuse("the client's pool has no connection left for the listener: raise maxPoolSize")
             return
         try:
             reasons = []
@@ -224,14 +224,14 @@ class Listener:
                         with pymongo.timeout(mongo_link.SILENCE):
                             made = yield from _make_calls()
                         if not made:
-                            return "the collection is not there, and may not be made"
+                            return "the collection does not exist, and this user may not create it"
                         opened = yield from self._follow(way)
                 except OperationFailure as error:
                     if way != CALLS or error.code != NOT_CAPPED:
                         raise
                     with pymongo.timeout(mongo_link.SILENCE):
                         if (yield _of_others):
-                            return f"{access.calls.name} has documents that are not leasehold's"
+                            return f"{access.calls.name} has documents of another program"
                         # An insert after somebody had dropped the collection has made it anew.
                         opened = (yield from _may_cap()) or next(patience, True)
                         if opened:
@@ -293,7 +293,7 @@ class Listener:
 
     def _refuse(self, reason: str) -> None:
         self._refused = True
-        log(INFO, "waiters poll: no calls through MongoDB (%s)", reason, event="no_push", reason=reason)
+        log(INFO, "no push through MongoDB, waiters poll: %s", reason, event="no_push", reason=reason)
 
     def _interrupt(self) -> Steps[None]:
         """Have the request for calls that is under way answered. Servers notice a killed cursor only when something

@@ -42,6 +42,6 @@ class Lane:
 
     def no_turn(self, limit: float) -> StoreUnavailable:
         waited = self.patience(limit)
-        error = StoreUnavailable(f"too many calls of this process at a time: no turn for it within {waited:.2g} s")
+        error = StoreUnavailable(f"too many concurrent calls in this process: waited {waited:.2g} s for a turn")
         error.queued = clock.now() - self._answered < limit
         return error

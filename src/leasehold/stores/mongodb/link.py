@@ -89,7 +89,7 @@ def link_from_url(url: str, namespace: str) -> Link:
     if push is None:
         push = "auto"
     elif push not in PUSH:
-        raise ValueError(f"bad MongoDB URL: push is one of {', '.join(PUSH)}, not {push!r}")
+        raise ValueError(f"bad MongoDB URL: push must be one of {', '.join(PUSH)}, not {push!r}")
     if url.startswith("mongodb+srv://"):
         # Its options come from DNS, and connect() does no I/O: they are checked at the first operation.
         path = url.partition("://")[2].partition("?")[0].partition("/")[2]
@@ -99,7 +99,7 @@ def link_from_url(url: str, namespace: str) -> Link:
         parsed = parse_uri(url)
     except (InvalidURI, ConfigurationError, InvalidName, ValueError, TypeError) as error:
         # The driver's words may quote the URL, and with it the password.
-        reason = str(error) if "@" not in url else "user name and password must be percent-encoded, options known"
+        reason = str(error) if "@" not in url else "percent-encode the user name and password, and check the options"
         raise ValueError(f"bad MongoDB URL: {reason}") from None
     name = collection if collection is not None else parsed["collection"] or COLLECTION
     return Link(url, None, parsed["database"] or DATABASE, _checked(name), namespace, push)
@@ -137,9 +137,9 @@ def _take_option(url: str, option: str) -> tuple[str, str | None]:
 
 def _checked(collection: str) -> str:
     if not collection or "$" in collection or "\0" in collection or collection.startswith((".", "system.")):
-        raise ValueError(f"bad MongoDB URL: {collection!r} is no name for a collection")
+        raise ValueError(f"bad MongoDB URL: {collection!r} is not a valid collection name")
     if collection.endswith("."):
-        raise ValueError(f"bad MongoDB URL: the name of a collection does not end with a dot: {collection!r}")
+        raise ValueError(f"bad MongoDB URL: a collection name must not end with a dot: {collection!r}")
     return collection
 
 
@@ -298,7 +298,7 @@ def is_race(error: DuplicateKeyError) -> bool:
     return pattern is None or list(pattern) == ["_id"]
 
 
-SHARD_BY_ID = 'let leasehold have a collection of its own, sharded by {_id: "hashed"} or not at all'
+SHARD_BY_ID = 'give leasehold a collection of its own, sharded by {_id: "hashed"} or not sharded'
 
 # What the server's codes mean for us. Everything else is unavailable: unknown, and worth another try.
 FORBIDDEN = 13
@@ -314,7 +314,7 @@ def translate(error: Exception, where: str) -> StoreError:
         index = (error.details or {}).get("keyPattern") or {}
         return StoreNotReady(
             f"{where}: a unique index on {', '.join(index) or 'other fields'} refuses leasehold's records: "
-            "drop it, or let leasehold have a collection of its own (?collection=…)"
+            "drop it, or give leasehold a collection of its own (?collection=…)"
         )
     if isinstance(error, ConnectionFailure):
         hint = "no primary can be reached" if "Primary" in str(error) or "primary" in str(error) else "no answer"
@@ -323,39 +323,39 @@ def translate(error: Exception, where: str) -> StoreError:
         code = _code(error)
         if code == 18 or code == 8000:
             return StoreNotReady(
-                f"{where}: the server refuses the credentials ({_brief(error)}): check user, password, authSource"
+                f"{where}: authentication failed ({_brief(error)}): check user, password and authSource"
             )
         if code in _NOT_ALLOWED:
             return StoreNotReady(
-                f"{where}: this user may not do what leasehold does ({_brief(error)}): grant find, insert, update and "
-                "remove on the collection, or the role readWrite on the database"
+                f"{where}: this user lacks a privilege ({_brief(error)}): grant find, insert, update and remove on "
+                "the collection, or the role readWrite on the database"
             )
         if code in _UNSATISFIABLE:
-            return StoreNotReady(f"{where}: write concern majority cannot be had here ({_brief(error)})")
+            return StoreNotReady(f"{where}: the server cannot satisfy write concern majority ({_brief(error)})")
         if code == 121:
             return StoreNotReady(
-                f"{where} has a validator that refuses leasehold's records: let leasehold have a collection of its own"
+                f"{where} has a validator that refuses leasehold's records: give leasehold a collection of its own"
             )
         if code == 166:
             return StoreNotReady(f"{where} is a view: name a collection (?collection=…)")
         if code == 323:
             return StoreNotReady(
-                f"{where}: this client keeps to the stable API, which lacks what is needed here ({_brief(error)}): "
-                "give `init` and `doctor` one that is not strict about it"
+                f"{where}: this client is strict about the stable API, which lacks a command ({_brief(error)}): "
+                "run `init` and `doctor` with a client that is not strict"
             )
         if code in _BAD_NAME:
-            return StoreNotReady(f"{where} is no name that this server takes ({_brief(error)}): choose another")
+            return StoreNotReady(f"{where}: the server rejects this name ({_brief(error)}): choose another")
         if code == 61:
-            return StoreNotReady(f"{where} is sharded by another key than `_id`: {SHARD_BY_ID}")
+            return StoreNotReady(f"{where} is not sharded by `_id`: {SHARD_BY_ID}")
         if code in _TOO_OLD:
             return StoreNotReady(
-                f"{where}: the server cannot do what leasehold needs ({_brief(error)}): use MongoDB 4.4 or newer"
+                f"{where}: the server lacks a feature that leasehold needs ({_brief(error)}): use MongoDB 4.4 or newer"
             )
         if isinstance(error, (BulkWriteError, WriteConcernError)):
             return StoreUnavailable(f"{where}: not acknowledged by a majority in time ({_brief(error)})")
         return StoreUnavailable(f"{where}: {_brief(error)}")
     if isinstance(error, (ConfigurationError, InvalidURI)):
-        return StoreNotReady(f"{where}: the driver cannot use this URL or client as it is ({type(error).__name__})")
+        return StoreNotReady(f"{where}: the driver rejects this URL or client ({type(error).__name__})")
     return StoreUnavailable(f"{where}: {_brief(error)}")
 
 
@@ -376,13 +376,13 @@ def _brief(error: Exception) -> str:
 
 def tell_of_index(link: Link, error: PyMongoError, level: int) -> None:
     if isinstance(error, OperationFailure) and error.code == FORBIDDEN:
-        message = "%s: the TTL index on `purge` may not be checked by this user; fine if `leasehold init` was run"
+        message = "%s: this user may not check the TTL index on `purge`; no need if `leasehold init` was run"
         log(INFO, message, link.where, event="index_unchecked")
         return
     log(
         level,
-        "%s: the TTL index on `purge` could not be made (%s); leases work, but records of names that are no longer "
-        "used stay: have `leasehold init` make it",
+        "%s: cannot create the TTL index on `purge` (%s); leases work, but records of unused names are never removed: "
+        "run `leasehold init` as an administrator",
         link.where,
         _brief(error),
         event="no_index",

@@ -54,7 +54,7 @@ def outcome(name: str, found: tuple[Document, datetime] | None, mark: str) -> st
     if holder.get("mark") == mark:
         return RENEWED
     # Another renewal has come between this one and the look at what became of it.
-    return StoreUnavailable(f"{name!r} is held, but whether this renewal has succeeded is not known")
+    return StoreUnavailable(f"{name!r} is held, but it is unknown whether this renewal succeeded")
 
 
 def standings(name: str, attempts: Iterable[str], document: Document | None) -> Iterator[Busy | None]:
@@ -116,14 +116,14 @@ def check(name: str, document: Document) -> Document:
     Nobody is granted anything by a record that does not pass: its tokens may not rise, its permits not add up."""
     if is_newer(document):
         raise StoreNotReady(
-            f"the record of {name!r} has format {document['format']}, and this leasehold knows {FORMAT}: it was "
-            "written by a newer one; upgrade this one"
+            f"the record of {name!r} was written by a newer leasehold (format {document['format']}, this version knows "
+            f"{FORMAT}): upgrade leasehold"
         )
     found = {**_EMPTY, **document}
     if (wrong := next(_faults(found), None)) is not None:
         raise StoreNotReady(
-            f"the record of {name!r} is damaged, or not leasehold's ({wrong}): delete it when nobody holds {name!r}, "
-            "or let leasehold have a collection of its own (?collection=…)"
+            f"the record of {name!r} is damaged, or of another program ({wrong}): delete it when nobody holds "
+            f"{name!r}, or give leasehold a collection of its own (?collection=…)"
         )
     return found
 
@@ -140,7 +140,7 @@ def checked(documents: Iterable[Document]) -> Iterator[tuple[str, Document]]:
         try:
             yield name, check(name, document)
         except StoreNotReady as error:
-            log(WARNING, "a record was passed over: %s", error, event="bad_record", name=name)
+            log(WARNING, "a bad record is skipped: %s", error, event="bad_record", name=name)
 
 
 _EMPTY: Document = {"format": FORMAT, "token": 0, "shape": "lock", "limit": 1, "holders": [], "queue": []}

@@ -319,8 +319,8 @@ def _upsert(name: str, stages: Sequence[Document], waiter: str | None = None) ->
         if document is not None:
             return document
     raise StoreNotReady(
-        f"the record of {name!r} can be neither changed nor made: the collection has another idea of which names are "
-        "the same, such as a collation; let leasehold have a collection of its own"
+        f"the record of {name!r} can be neither updated nor created: the collection treats different names as equal, "
+        "for example by a collation; give leasehold a collection of its own"
     )
 
 

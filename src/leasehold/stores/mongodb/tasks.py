@@ -121,8 +121,8 @@ class MongoTasks(Listener):
         self._loop = asyncio.get_running_loop()
         if getattr(access.client, "_loop", None) not in (None, self._loop):
             raise StoreNotReady(
-                f"{self._link.where}: this AsyncMongoClient was used in another event loop, and pymongo's work in one "
-                "alone: make a client and a Locks in this one"
+                f"{self._link.where}: this AsyncMongoClient belongs to another event loop: create a client and a Locks "
+                "in this loop"
             )
         return access
 
@@ -135,7 +135,7 @@ class MongoTasks(Listener):
             _, pending = await asyncio.wait(before, timeout=limit)
             limit = ends - clock.now()
             if pending or limit <= 0:
-                raise StoreUnavailable(f"{self._link.where}: no answer to what was asked before")
+                raise StoreUnavailable(f"{self._link.where}: timed out waiting for an earlier, cancelled call")
         lane = self._lane(steps)
         if lane is not None:
             await _take_turn(lane, limit)
@@ -161,7 +161,7 @@ class MongoTasks(Listener):
     async def _run(self, steps: Steps[T], ends: float) -> T:
         left = ends - clock.now()
         if left <= 0:
-            raise StoreUnavailable(f"{self._link.where}: no time was left for the call")
+            raise StoreUnavailable(f"{self._link.where}: timed out before the call was sent")
         try:
             with pymongo.timeout(left):
                 return await await_steps(steps, self._handle)
@@ -254,7 +254,7 @@ class MongoTasks(Listener):
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         if self._link.url is None:
-            raise StoreUnavailable(f"{self._link.where}: its AsyncMongoClient cannot be used without its event loop")
+            raise StoreUnavailable(f"{self._link.where}: an AsyncMongoClient cannot be used without its event loop")
         if self._at_exit is None:
             self._at_exit = MongoThreads(self._link)
         try:

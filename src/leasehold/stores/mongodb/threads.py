@@ -62,7 +62,7 @@ class MongoThreads(Listener):
     def _send(self, steps: Steps[T], ends: float) -> T:
         left = ends - clock.now()
         if left <= 0:
-            raise StoreUnavailable(f"{self._link.where}: no time was left for the call")
+            raise StoreUnavailable(f"{self._link.where}: timed out before the call was sent")
         try:
             with pymongo.timeout(left):
                 return run_steps(steps, self._handle)
