@@ -738,7 +738,7 @@ def nothing_held(database: Database, table: str = "leasehold") -> bool:
 def test_a_wrong_password_is_told_at_once(own: Database) -> None:
     own.add_ann()
     with leasehold.connect(own.as_user("ann", "hunter2")) as locks:
-        with pytest.raises(StoreNotReady, match="refuses") as caught:
+        with pytest.raises(StoreNotReady, match="login failed") as caught:
             locks.lock("name").acquire()
     assert "hunter2" not in str(caught.value)
     assert "hunter2" not in repr(locks)
@@ -777,7 +777,7 @@ def test_a_table_of_that_name_with_other_columns(database: Database) -> None:
     database.sql("CREATE TABLE parcels (name VARCHAR(20) PRIMARY KEY, weight INT)")
     try:
         with leasehold.connect(f"{database.url}?table=parcels") as locks:
-            with pytest.raises(StoreNotReady, match="not one of leasehold's"):
+            with pytest.raises(StoreNotReady, match="not a table of leasehold"):
                 locks.lock("name").acquire()
         assert database.sql("SELECT * FROM parcels") == []
     finally:
@@ -845,7 +845,7 @@ def test_urls_that_name_no_port_or_database() -> None:
         leasehold.connect("mysql://localhost")
     with pytest.raises(ValueError, match="unknown option 'colour'"):
         leasehold.connect("mariadb://localhost/db?colour=red")
-    with pytest.raises(ValueError, match="not understood: the option 'colour'"):
+    with pytest.raises(ValueError, match="libpq has no option 'colour'"):
         leasehold.connect("postgresql://localhost/db?colour=red")
 
 
@@ -855,7 +855,7 @@ def test_urls_that_name_no_port_or_database() -> None:
         ("u:p%40S3CRET%word@h/db", "the password"),
         ("u:S3 CRET%zz@h/db", "the password"),
         ("u:%00S3CRET@h/db", "the password"),
-        ("u:a@S3CRET@h:1/db", "an @ too many"),
+        ("u:a@S3CRET@h:1/db", "too many @"),
         ("u%S3CRET:p@h/db", "the user"),
         ("u:S3CRET@h%zz/db", "the host"),
         ("u:S3CRET@h/d%zz", "the database"),

@@ -187,7 +187,7 @@ async def test_the_proof_of_an_earlier_attempt_to_listen_proves_nothing(
         proxy.reset()
         await until(False)
         proxy.all_well()
-        await until(False, "nothing arrives")
+        await until(False, "no notification arrives")
         assert len(sent) > 1
         closing = locks.close()
         if closing is not None:

@@ -31,7 +31,7 @@ def open_url(url: str, namespace: str) -> Opened:
     refuse(place.options, _OPTIONS, scheme)
     _flag(place, "ssl_verify_cert"), _flag(place, "ssl_verify_identity")
     if place.database is None and "." not in place.table:
-        raise ValueError(f"{scheme}: the store's URL names no database: {scheme}://user@host/database")
+        raise ValueError(f"{scheme}: the store's URL has no database: {scheme}://user@host/database")
 
     store = SqlStore(scheme)
 
@@ -92,7 +92,7 @@ def tls(place: Place) -> ssl.SSLContext | None:
         if "ssl_cert" in given:
             context.load_cert_chain(given["ssl_cert"], given.get("ssl_key"))
     except OSError as error:
-        raise StoreNotReady(f"the files of the TLS options cannot be used: {error}") from error
+        raise StoreNotReady(f"cannot load the files of the TLS options: {error}") from error
     return context
 
 
@@ -157,6 +157,6 @@ def refusal(error: Exception, session: Session, password: str | None) -> Excepti
     failed = failure(error, password)
     for reason in (error.__cause__, getattr(error, "original_exception", None)):
         if isinstance(reason, ssl.SSLCertVerificationError):
-            return StoreNotReady(f"the server's certificate is not to be trusted: {reason.verify_message}")
+            return StoreNotReady(f"the server's certificate is not trusted: {reason.verify_message}")
     code = failed.code if isinstance(failed, Refused) else None
     return no_connection(session.dialect, code, str(failed))

@@ -73,7 +73,7 @@ class Standing:
                     pass  # it has just gone
             got = (yield Statement("SELECT GET_LOCK(%(bell)s, 3)", values)).rows[0][0]  # it may take its time to go
         if got != 1:
-            raise Deaf("the server gives no named lock")
+            raise Deaf("GET_LOCK failed: push needs a named lock")
 
     def nap(self) -> Work[Sequence[str]]:
         """Sleep until rung or slept out; then, whom of ours that was for. Raises OnlyReads."""

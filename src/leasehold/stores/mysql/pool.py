@@ -32,7 +32,7 @@ def open_client(pool: Any, namespace: str) -> Opened:
 
     Another table than ``leasehold``: ``pool.leasehold_table = "…"``."""
     if not isinstance(pool, aiomysql.Pool):
-        raise TypeError(f"of aiomysql, connect() takes a Pool, not {type(pool).__name__}")
+        raise TypeError(f"connect() takes an aiomysql Pool, not {type(pool).__name__}")
 
     store = SqlStore("mysql")
 
@@ -62,7 +62,7 @@ class AsyncLender:
 
     async def take(self, limit: float) -> tuple[AsyncConnection, bool]:
         if self._left_behind:
-            raise StoreNotReady(f"this pool {self._left_behind}: make a pool and a Locks there")
+            raise StoreNotReady(f"this pool {self._left_behind}")
         if self._pool._closing:
             raise StoreNotReady("this pool is closed: close the Locks before the pool")
         try:
@@ -71,7 +71,7 @@ class AsyncLender:
         except pymysql.err.Error as error:
             raise refusal(error, self._session, self._place.password) from error
         except (TimeoutError, OSError, RuntimeError) as error:  # the last: it was closed in this moment
-            raise Broken(str(error) or "the pool gave no connection in time") from error
+            raise Broken(str(error) or "timed out waiting for a connection of the pool") from error
         connection = _Lent(raw, self._place)
         try:
             async with asyncio.timeout(limit):
@@ -111,10 +111,10 @@ class AsyncLender:
         return self._pool.maxsize or POOL_SIZE + RESERVED
 
     def after_fork(self) -> None:
-        self._left_behind = "was made before the fork, and its connections are the parent's"
+        self._left_behind = "was created before the fork: create a pool and a Locks in the child process"
 
     def new_loop(self) -> None:
-        self._left_behind = "was made in an event loop that is gone"
+        self._left_behind = "belongs to another event loop: create a pool and a Locks in this loop"
 
     async def open(self, limit: float) -> AsyncConnection:
         """A connection beside the pool."""
@@ -126,7 +126,7 @@ class AsyncLender:
         except pymysql.err.Error as error:
             raise refusal(error, self._session, self._place.password) from error
         except (TimeoutError, OSError) as error:
-            raise Broken(str(error) or "no connection in time") from error
+            raise Broken(str(error) or "timed out connecting to the server") from error
         return AsyncConnection(raw, self._place)
 
 

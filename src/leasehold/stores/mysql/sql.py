@@ -276,17 +276,17 @@ class MySQL(Dialect):
         if engine is None:
             return self.schema()
         if engine != "InnoDB":
-            raise StoreNotReady(f"the table {self.table} is in engine {engine}: leases need InnoDB")
+            raise StoreNotReady(f"the table {self.table} uses engine {engine}: leases need InnoDB")
         lacking = self.lacking_columns(_words(key), _words(columns))
         if _words(types) != "varbinary,varbinary":
-            raise self.wrong_table(f"namespace and name must be varbinary, not {_words(types)}: names are bytes")
+            raise self.wrong_table(f"the columns namespace and name must be varbinary, not {_words(types)}")
         return lacking
 
     def check_writes(self, reads: Any, innodb_reads: Any) -> None:
         """What the server has said to ``READS``. MariaDB says it in words since 12.0, of which several are not OFF."""
         for setting, value in (("read_only", reads), ("innodb_read_only", innodb_reads)):
             if _words(value) not in ("", "0", "off"):
-                raise self.read_only(f"{setting} is on: a replica?")
+                raise self.read_only(f"{setting} is on; is it a replica?")
 
     def statement(
         self, request: Any, namespace: str, session: str, until: int, patience: float | None = None

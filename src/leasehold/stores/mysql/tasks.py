@@ -118,7 +118,7 @@ def make(session: Session, place: Place) -> SqlTasks:
         except pymysql.err.Error as error:
             raise refusal(error, session, place.password) from error
         except (TimeoutError, OSError) as error:
-            raise Broken(str(error) or "no connection in time") from error
+            raise Broken(str(error) or "timed out connecting to the server") from error
 
     async def end(number: int, text: str) -> None:
         ends = clock.now() + GIVE_UP_WITHIN

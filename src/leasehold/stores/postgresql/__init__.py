@@ -21,7 +21,7 @@ def open_url(url: str, namespace: str) -> Opened:
     conninfo = _conninfo(url)
     store = SqlStore("postgresql")
     if wrong := _what_is_wrong(conninfo):
-        raise ValueError(f"postgresql: the store's URL is not understood: {wrong}")
+        raise ValueError(f"postgresql: bad store URL: {wrong}")
     if password := conninfo_to_dict(conninfo).get("password"):  # it may be among the options
         place = place._replace(password=str(password))
 
@@ -51,22 +51,22 @@ def _what_is_wrong(conninfo: str) -> str:
     over, which may be a piece of a password."""
     base, _, query = conninfo.partition("?")
     if "@" in _hosts(base):
-        return "there is an @ too many before the host (one in a password is written %40)"
+        return "too many @ before the host (in a password, write @ as %40)"
     if _taken(conninfo):
         return ""
     for part, what in _parts(base.partition("://")[2]):
         if not _taken(f"postgresql://{part}"):
-            return f"{what} (a % is written %25, an @ %40, a / %2F, a : %3A, a space %20)"
+            return f"{what} (write % as %25, @ as %40, / as %2F, : as %3A, a space as %20)"
     # A name that is none of libpq's is shown if it cannot be what comes after an & or ? in a password.
     secret = "@" in query or any(part.startswith(_SECRETS) for part in query.split("&"))
     for option in filter(None, query.split("&")):
         name = option.partition("=")[0]
         if not _taken(f"postgresql://?{option}"):
             if _taken(f"postgresql://?{name}="):
-                return f"the value of the option {name!r} (a % is written %25, an & %26, a space %20)"
+                return f"the value of the option {name!r} (write % as %25, & as %26, a space as %20)"
             known = re.fullmatch(r"\w+", name, re.ASCII) and not secret
-            return f"the option {name!r} is not one of libpq's" if known else "one of the options after the ?"
-    return "its parts are not as libpq wants them"
+            return f"libpq has no option {name!r}" if known else "one of the options after the ?"
+    return "libpq does not accept it"
 
 
 def _parts(rest: str) -> Iterator[tuple[str, str]]:

@@ -39,21 +39,23 @@ def open_client(pool: Any, namespace: str) -> Opened:
     Another table than ``leasehold``: ``pool.leasehold_table = "…"``."""
     if not isinstance(pool, (ConnectionPool, AsyncConnectionPool)):
         kind = type(pool).__name__
-        raise TypeError(f"of psycopg_pool, connect() takes a ConnectionPool or an AsyncConnectionPool, not {kind}")
+        raise TypeError(f"connect() takes a ConnectionPool or an AsyncConnectionPool of psycopg_pool, not {kind}")
     dialect = PostgreSQL(getattr(pool, "leasehold_table", DEFAULT_TABLE))
     store = SqlStore("postgresql")
 
     def threads() -> ThreadDriver:
         if isinstance(pool, AsyncConnectionPool):
             raise TypeError(
-                "an AsyncConnectionPool is for leasehold.aio.connect(); leasehold.connect() takes the other"
+                "an AsyncConnectionPool is for leasehold.aio.connect(); leasehold.connect() takes a ConnectionPool"
             )
         session = Session(dialect, namespace, store.waiters)
         return SqlThreads(session, Lender(pool, session), lambda session: Listener(session, _opener(pool, session)))
 
     def tasks() -> TaskDriver:
         if isinstance(pool, ConnectionPool):
-            raise TypeError("a ConnectionPool is for leasehold.connect(); leasehold.aio.connect() takes the async one")
+            raise TypeError(
+                "a ConnectionPool is for leasehold.connect(); leasehold.aio.connect() takes an AsyncConnectionPool"
+            )
         session = Session(dialect, namespace, store.waiters)
         return _tasks(pool, session)
 
@@ -83,7 +85,7 @@ class _Lender:
 
     def check(self) -> None:
         if self._left_behind:
-            raise StoreNotReady(f"this pool {self._left_behind}: make a pool and a Locks there")
+            raise StoreNotReady(f"this pool {self._left_behind}")
 
     def known(self, raw: Any) -> tuple[Link, bool]:
         """The link over a connection, and whether that is new to us."""
@@ -101,13 +103,13 @@ class _Lender:
 
     def refused(self, error: Exception) -> Exception:
         if isinstance(error, PoolClosed):
-            return StoreNotReady(f"{error}: open it before it is used, and close the Locks before the pool")
+            return StoreNotReady(f"{error}: open the pool before it is used, and close the Locks before the pool")
         return Broken(str(error))
 
     def after_fork(self) -> None:
         """Its connections are the parent's, and its workers are not here; one that was not open yet can be opened."""
         if not self.pool.closed:
-            self._left_behind = "was opened before the fork, and psycopg's pools cannot be used after that"
+            self._left_behind = "was opened before the fork: create a pool and a Locks in the child process"
 
 
 def lost(raw: Any) -> bool:
@@ -177,7 +179,7 @@ class AsyncLender(_Lender):
 
     def new_loop(self) -> None:
         if not self.pool.closed:
-            self._left_behind = "was opened in an event loop that is gone"
+            self._left_behind = "belongs to another event loop: create a pool and a Locks in this loop"
 
 
 # The connection that listens.
@@ -217,7 +219,7 @@ def _async_opener(pool: AsyncConnectionPool[Any], session: Session) -> Callable[
         except psycopg.Error as error:
             raise refusal(error, session, None) from error
         except TimeoutError as error:
-            raise Broken("no connection in time") from error
+            raise Broken("timed out connecting to the server") from error
         return AsyncConnection(raw, _place(raw.info.password))
 
     return open

@@ -285,9 +285,9 @@ class PostgreSQL(Dialect):
         if recovery:
             raise self.read_only("it is a standby")
         if reads == "on":
-            raise self.read_only("transactions are read-only here, by default_transaction_read_only")
+            raise self.read_only("default_transaction_read_only is on")
         if encoding != "UTF8":
-            raise StoreNotReady(f"the database's encoding is {encoding}: names are any text, so it must be UTF8")
+            raise StoreNotReady(f"the database's encoding is {encoding}: names can be any text, so it must be UTF8")
         return self.lacking_columns(key or "", columns or "") if there else self.schema()
 
     def statement(

@@ -82,7 +82,7 @@ class Input:
         if self.lost is not None:
             raise self.lost
         if clock.now() >= ends:
-            raise TimedOut("no answer in time")
+            raise TimedOut("timed out waiting for the server")
 
     def stop(self) -> None:
         if not self._loop.is_closed():
@@ -145,7 +145,7 @@ def make(session: Session, conninfo: str, place: Place) -> SqlTasks:
         except psycopg.Error as error:
             raise refusal(error, session, place.password) from error
         except TimeoutError as error:
-            raise Broken("no connection in time") from error
+            raise Broken("timed out connecting to the server") from error
         return AsyncConnection(raw, place, lambda: session.prepares)
 
     def listener(session: Session) -> AsyncListener | None:

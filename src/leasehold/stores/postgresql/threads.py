@@ -72,7 +72,7 @@ class Connection:
         more = wanted != READ  # the statement is larger than what the kernel takes at once
         while not readable(self.raw.pgconn.socket, within=max(0.0, ends - clock.now()) + 0.001, writable=more):
             if clock.now() >= ends:
-                raise TimedOut("no answer in time")
+                raise TimedOut("timed out waiting for the server")
 
     def stale(self) -> bool:
         """An idle connection on which there is something to read has been closed by the server."""
@@ -227,7 +227,7 @@ class Listener:
 
 
 STILL_THERE = Statement("SELECT 1", {})
-HEARD_NOTHING = "LISTEN was accepted, but nothing arrives: a pooler in transaction mode?"
+HEARD_NOTHING = "LISTEN was accepted, but no notification arrives: is there a pooler in transaction mode?"
 
 
 def listening(address: str) -> Statement:

@@ -46,10 +46,10 @@ def init(url: object, *, dry_run: bool = False) -> list[Finding]:
             if not dry_run:
                 carry_out(driver.session.create(lacking), connection, clock.now() + LIMIT)
         if not lacking:
-            return [Finding(OK, "table", f"{dialect.table} is there")]
+            return [Finding(OK, "table", f"{dialect.table} exists")]
         level, advice = (TO_DO, "--print-sql shows the whole table") if dry_run else (DONE, "")
         if lacking == dialect.schema():
-            return [Finding(level, "table", f"{dialect.table} made", advice)]
+            return [Finding(level, "table", f"{dialect.table} created", advice)]
         return [Finding(level, "table", sql, advice) for sql in lacking]
     except Broken as error:
         raise broken(error) from (error.__cause__ or error)
@@ -69,9 +69,9 @@ def doctor(url: object) -> list[Finding]:
         if any(each.subject == "table" and each.level == OK for each in found):
             found.extend(_push(driver))
     except Broken as error:
-        found.append(Finding(ERROR, "connection", str(error), "see that the server runs and the URL is right"))
+        found.append(Finding(ERROR, "connection", str(error), "check that the server runs and that the URL is right"))
     except (StoreError, Refused) as error:
-        found.append(Finding(ERROR, "connection", str(error), "mend what it says"))
+        found.append(Finding(ERROR, "connection", str(error), "fix what the message names"))
     finally:
         driver.close()
     return found
@@ -80,7 +80,7 @@ def doctor(url: object) -> list[Finding]:
 def _driver(url: object) -> SqlThreads:
     driver = find(url, "").threads()
     if not isinstance(driver, SqlThreads):
-        raise ValueError("this is no SQL store")
+        raise ValueError("this is not a SQL store")
     return driver
 
 
@@ -138,22 +138,23 @@ def _look(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
     try:
         lacking = ask.lacking(dialect)
     except StoreNotReady as error:
-        yield Finding(ERROR, "server and table", str(error), "mend what it says")
+        yield Finding(ERROR, "server and table", str(error), "fix what the message names")
         return
-    yield Finding(OK, "primary", "the server takes writes")
+    yield Finding(OK, "primary", "the server accepts writes")
     if lacking == dialect.schema():
-        yield Finding(WARNING, "table", f"{dialect.table} does not exist yet", "it is made on first use; or run `init`")
+        advice = "the first use creates it; or run `leasehold init`"
+        yield Finding(WARNING, "table", f"{dialect.table} does not exist yet", advice)
     elif lacking:
-        message = f"{dialect.table} was made by an earlier leasehold and lacks a column"
-        advice = f"it is added on first use, where allowed; or run `init`: {lacking[0]}"
+        message = f"{dialect.table} was created by an earlier leasehold and lacks a column"
+        advice = f"the first use adds it, if this user may; or run `leasehold init`: {lacking[0]}"
         yield Finding(WARNING, "table", message, advice)
     else:
-        yield Finding(OK, "table", f"{dialect.table} is there, with its key")
+        yield Finding(OK, "table", f"{dialect.table} exists, with its primary key")
     if lacking != dialect.schema():
         yield from _privileges(dialect, ask)
         if not ask.has_index(dialect):
             message = "there is no index on expires_day: purging reads the whole table"
-            yield Finding(WARNING, "index", message, f"{dialect.INDEX}, or run `init`")
+            yield Finding(WARNING, "index", message, f"run `leasehold init`, or: {dialect.INDEX}")
     yield from (_look_mysql if isinstance(dialect, MySQL) else _look_postgresql)(ask)
 
 
@@ -173,11 +174,11 @@ def _push(driver: SqlThreads) -> Iterator[Finding]:
                 carry_out(driver.session.knock(address), connection, clock.now() + LIMIT)
                 rung.wait(RING_AGAIN)
         if not rung.is_set():
-            trouble = "rings were sent, but nothing arrives"
+            trouble = "wake-ups were sent, but none arrives"
     if trouble:
-        yield Finding(WARNING, "push", f"no push: {trouble}", "it works all the same: waiters poll")
+        yield Finding(WARNING, "push", f"no push: {trouble}", "leases work without it: waiters poll")
     else:
-        yield Finding(OK, "push", "a release reaches a waiter at once")
+        yield Finding(OK, "push", "a release wakes its waiter at once")
 
 
 def _privileges(dialect: Dialect, ask: _Ask) -> Iterator[Finding]:
@@ -201,7 +202,12 @@ def _skew(server: float, before: float, after: float) -> Iterator[Finding]:
     apart = server - (before + after) / 2
     if abs(apart) > SKEW + (after - before):
         message = f"the server's clock is {apart:+.1f} s from this machine's"
-        yield Finding(WARNING, "clock", message, "leases go by the server's alone; mend it for whoever reads times")
+        yield Finding(
+            WARNING,
+            "clock",
+            message,
+            "leases are safe, they use the server's clock alone; synchronise both, so that listed times are right",
+        )
     else:
         yield Finding(OK, "clock", f"the server's clock is {apart:+.3f} s from this machine's")
 
@@ -211,9 +217,9 @@ def _look_postgresql(ask: _Ask) -> Iterator[Finding]:
     server = float(ask.value("SELECT extract(epoch FROM clock_timestamp())"))
     yield from _skew(server, before, time.time())
     if ask.value("SELECT current_setting('fsync')") != "on":
-        yield Finding(WARNING, "durability", "fsync is off: a crash can lose what was acknowledged", "turn it on")
+        yield Finding(WARNING, "durability", "fsync is off: a crash can lose acknowledged leases", "turn fsync on")
     elif ask.value("SELECT current_setting('synchronous_commit')") == "off":
-        message = "synchronous_commit is off: a crash can lose leases that were acknowledged"
+        message = "synchronous_commit is off: a crash can lose acknowledged leases"
         yield Finding(
             WARNING, "durability", message, "turn it on for this user: ALTER ROLE … SET synchronous_commit = on"
         )
@@ -221,7 +227,7 @@ def _look_postgresql(ask: _Ask) -> Iterator[Finding]:
     standbys = ask.value("SELECT count(*) FROM pg_stat_replication")
     if standbys and not names:
         message = f"{standbys} standby(s), none synchronous: a failover can lose the last leases"
-        yield Finding(WARNING, "replication", message, "set synchronous_standby_names, or fence what you write")
+        yield Finding(WARNING, "replication", message, "set synchronous_standby_names, or use fencing tokens")
 
 
 def _look_mysql(ask: _Ask) -> Iterator[Finding]:
@@ -229,12 +235,12 @@ def _look_mysql(ask: _Ask) -> Iterator[Finding]:
     server = ask.value("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))") / 1e6
     yield from _skew(server, before, time.time())
     if int(ask.value("SELECT @@global.innodb_flush_log_at_trx_commit")) != 1:
-        message = "innodb_flush_log_at_trx_commit is not 1: a crash can lose leases that were acknowledged"
+        message = "innodb_flush_log_at_trx_commit is not 1: a crash can lose acknowledged leases"
         yield Finding(WARNING, "durability", message, "set it to 1")
     galera = ask.row("SHOW GLOBAL STATUS LIKE 'wsrep_ready'")
     if galera is not None and _text(galera[1]).upper() == "ON":
         message = "a Galera cluster: two nodes can each grant a lease before one of them is rolled back"
-        yield Finding(WARNING, "cluster", message, "let all clients of leasehold use one node")
+        yield Finding(WARNING, "cluster", message, "connect all clients of leasehold to the same node")
     yield from _other_users(ask)
     yield from _replication(ask)
 
@@ -245,15 +251,15 @@ def _other_users(ask: _Ask) -> Iterator[Finding]:
     users = f"SELECT GROUP_CONCAT(DISTINCT USER) FROM information_schema.PROCESSLIST WHERE {asleep}"
     found = ask.value(users, length=len(NAPPING), begins=NAPPING)
     if found is not None:
-        message = f"other database users wait for leases here too ({_text(found)}): they cannot be rung by this one's"
-        advice = "let all that share leases be one database user; else they poll, and not first come, first served"
+        message = f"other database users also wait for leases ({_text(found)}): this user's releases cannot wake them"
+        advice = "use one database user for all that share leases; otherwise waiters poll, and are not served in order"
         yield Finding(WARNING, "users", message, advice)
 
 
 def _replication(ask: _Ask) -> Iterator[Finding]:
     """To see all of it takes REPLICATION CLIENT (on MariaDB REPLICA MONITOR) and PROCESS; others see what they may."""
     if ask.may_see("SHOW REPLICA STATUS") is not None:
-        message = "this server replicates another one and takes writes itself: leases need one primary"
+        message = "this server is a replica and accepts writes: leases need one primary"
         yield Finding(WARNING, "primary", message, "give the URL of the primary, and turn read_only on here")
     counts = ", ".join(f"'Rpl_semi_sync_{who}_clients'" for who in ("master", "source"))
     synchronous = ask.row(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({counts})")
@@ -262,7 +268,7 @@ def _replication(ask: _Ask) -> Iterator[Finding]:
     count = max(int(ask.value(replicas)), int(connected[1]) if connected is not None else 0)
     if count and not (synchronous is not None and int(synchronous[1])):
         message = f"{count} replica(s), none semi-synchronous: a failover can lose the last leases"
-        yield Finding(WARNING, "replication", message, "turn semi-synchronous replication on, or fence what you write")
+        yield Finding(WARNING, "replication", message, "turn semi-synchronous replication on, or use fencing tokens")
 
 
 def _text(value: Any) -> str:

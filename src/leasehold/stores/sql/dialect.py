@@ -289,8 +289,8 @@ class Dialect:
     def check_format(self, name: str, format: int) -> None:
         if format > FORMAT:
             raise StoreNotReady(
-                f"the record of {name!r} in {self.table} has format {format}, and this leasehold knows {FORMAT}: "
-                "it was written by a newer one; upgrade this one"
+                f"the record of {name!r} in {self.table} was written by a newer leasehold (format {format}, this "
+                f"version knows {FORMAT}): upgrade leasehold"
             )
 
     # Said by each flavour.
@@ -397,27 +397,27 @@ class Dialect:
         sql = ";\n".join(lacking or self.schema())
         what = "does not exist, and this user may not create it"
         if lacking and lacking != self.schema():
-            what = "was made by an earlier leasehold or is not whole, and this user may not mend it"
+            what = "was created by an earlier leasehold, or is incomplete, and this user may not change it"
         return StoreNotReady(
             f"the table {self.table} {what}: have an administrator run `leasehold init`, or this SQL:\n{sql};"
         )
 
     def wrong_table(self, what: str) -> StoreNotReady:
         return StoreNotReady(
-            f"the table {self.table} is not one of leasehold's: {what}; choose another name with ?table=…, or see "
+            f"the table {self.table} is not a table of leasehold: {what}; choose another name with ?table=…, or see "
             "`leasehold init --print-sql` for the columns it needs"
         )
 
     def too_old(self, server: str, needed: str) -> StoreNotReady:
-        return StoreNotReady(f"the server is {server}, and leases need {needed} or newer")
+        return StoreNotReady(f"the server is {server}: leases need {needed} or newer")
 
     def read_only(self, why: str) -> OnlyReads:
-        return OnlyReads(f"leases need the primary, and this server only reads ({why}): give the URL of the primary")
+        return OnlyReads(f"leases need the primary, and this server is read-only ({why}): give the primary's URL")
 
     def turned_away(self, code: Any, message: str) -> StoreNotReady | None:
         """Why there is no connection, if another try would be no use: wrong password, no such database, no right."""
         if code in self.LOGIN or code in self.DENIED or any(each in message for each in self.LOGIN_WORDS):
-            return StoreNotReady(f"the server refuses to let us in: {message}")
+            return StoreNotReady(f"login failed: {message}")
         return None
 
     def is_full(self, code: Any, message: str) -> bool:
@@ -435,7 +435,7 @@ class Dialect:
             return StoreUnavailable(f"the server has become read-only: {message}")
         if code in self.DENIED:
             return StoreNotReady(f"this user lacks a privilege: {message}; it needs {self.grants('…')}")
-        return StoreUnavailable(f"the {self.scheme} server said: {message}")
+        return StoreUnavailable(f"the {self.scheme} server reports: {message}")
 
 
 def _row_of(exchange: Exchange) -> dict[str, Any]:

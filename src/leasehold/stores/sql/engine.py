@@ -37,7 +37,7 @@ def open_client(engine: Any, namespace: str) -> Opened:
 
     Another table than ``leasehold``: ``engine.execution_options(leasehold_table="…")``."""
     if not hasattr(engine, "dialect") or not hasattr(engine, "connect"):
-        raise TypeError(f"of SQLAlchemy, connect() takes an Engine or an AsyncEngine, not {type(engine).__name__}")
+        raise TypeError(f"connect() takes an Engine or an AsyncEngine of SQLAlchemy, not {type(engine).__name__}")
     table = str(engine.get_execution_options().get("leasehold_table", DEFAULT_TABLE))
     name = engine.dialect.name
     if name == "postgresql":
@@ -45,7 +45,7 @@ def open_client(engine: Any, namespace: str) -> Opened:
     elif name in ("mysql", "mariadb"):
         dialect = MySQL(table, name)
     else:
-        raise ValueError(f"an engine of {name} is not supported: leasehold knows postgresql, mysql and mariadb")
+        raise ValueError(f"an engine of {name} is not supported: leasehold supports postgresql, mysql and mariadb")
     is_async = hasattr(engine, "sync_engine")
     store = SqlStore(name)
 
@@ -191,7 +191,7 @@ def _failure(error: exc.SQLAlchemyError, password: str | None) -> Exception:
 def _no_connection(error: Exception, dialect: Dialect, password: str | None) -> Exception:
     """Why the engine gives none; what it is depends on the driver, and on how SQLAlchemy was asked."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
-    message = without(original, password) or "no connection in time"
+    message = without(original, password) or "timed out connecting to the server"
     return no_connection(dialect, _code(original), message)
 
 
@@ -289,7 +289,7 @@ class _AsyncConnection:
             raise _failure(error, self._password) from error
         except (TimeoutError, OSError) as error:
             await self.raw.invalidate()
-            raise Broken(str(error) or "no answer in time") from error
+            raise Broken(str(error) or "timed out waiting for the server") from error
 
     def stale(self) -> bool:
         return False

@@ -62,9 +62,9 @@ def _parsed(more: str) -> list[Any]:
     try:
         stored = json.loads(more)
     except (TypeError, ValueError, RecursionError) as error:
-        raise Damaged(f"its column more is not JSON: {type(error).__name__}") from None
+        raise Damaged(f"column `more` is not JSON: {type(error).__name__}") from None
     if type(stored) is not list or len(stored) != 8 or type(stored[6]) is not list:
-        raise Damaged("its column more is not a list of 8")
+        raise Damaged("column `more` is not a list of 8")
     return stored
 
 

@@ -70,8 +70,8 @@ class NoTurn(StoreUnavailable):
     """Others of this process had all connections of its pool for as long as this call could wait."""
 
     def __init__(self, connections: int, answered: float, limit: float, full: Full | None) -> None:
-        why = f", and the server refuses another: {full}" if full else ""
-        super().__init__(f"other operations used all {connections} connections for {limit:.3g} s{why}")
+        why = f"; the server refuses another connection: {full}" if full else ""
+        super().__init__(f"timed out after {limit:.3g} s waiting for one of {connections} connections{why}")
         self.queued = clock.now() - answered < limit
 
 
@@ -201,7 +201,7 @@ class Session:
         """What the server's clock will say, at least, at local time ``ends``; 0 when that is not known."""
         now = clock.now()
         if now >= ends:
-            raise StoreUnavailable("the server took too long")
+            raise StoreUnavailable("timed out waiting for the server")
         if self._clock is None or now - self._clock[0] > CLOCK_EVERY:
             return 0
         then, said = self._clock
@@ -280,7 +280,7 @@ class Session:
         self.waiters.doubt("the server refuses NOTIFY")
         if not self._warned:
             self._warned = True
-            message = "the server refuses NOTIFY, so that waiters poll: %s"
+            message = "the server refuses NOTIFY, waiters poll: %s"
             log(WARNING, message, refused, event="push_refused")
 
     def _ring(self, request: Exchange) -> Work[bool]:
@@ -333,4 +333,4 @@ def never_sent(steps: Steps[Any]) -> None:
 
 
 def broken(error: BaseException) -> StoreUnavailable:
-    return StoreUnavailable(f"the connection to the server is lost or has no answer in time: {error}")
+    return StoreUnavailable(f"the connection to the server was lost, or timed out: {error}")

@@ -313,7 +313,7 @@ class SqlTasks:
             _, late = await asyncio.wait(left, timeout=limit)
             if late:
                 steps.close()
-                raise StoreUnavailable("no answer to what was asked before")
+                raise StoreUnavailable("timed out waiting for an earlier, cancelled call")
         try:
             lent = await self.pool.take(max(0.1, ends - clock.now()), rank(request))
         except BaseException as error:
@@ -376,11 +376,11 @@ class SqlTasks:
             try:
                 await listener.run(up, self.session.rung)
             except (Broken, Refused, StoreError) as error:  # without push, waiters look by themselves
-                log(DEBUG, "no push from the server: %s", error)
+                log(DEBUG, "no push from the server, waiters poll: %s", error)
                 if isinstance(error, (Deaf, Refused)):
                     pause = RETRY_DEAF  # so it will be for some time
             except Exception as error:
-                log(ERROR, "the listener stumbled and goes on: %s", error, exc=error)
+                log(ERROR, "listener failed unexpectedly; retrying: %s", error, exc=error)
             finally:
                 self._ready = False
                 if not settled.done() and not settled.get_loop().is_closed():
@@ -424,7 +424,7 @@ class TasksOfALoop(SqlTasks):
         self, session: Session, source: AsyncSource, listener: Callable[[Session], AsyncListener | None]
     ) -> None:
         def threads() -> SqlThreads:
-            message = "an async engine or pool cannot be used without its event loop: close the Locks before that ends"
+            message = "an async engine or pool needs its event loop: close the Locks before the loop ends"
             raise StoreUnavailable(message)
 
         super().__init__(session, source, listener, threads)
@@ -453,7 +453,7 @@ async def carry_out(work: Work[T], connection: AsyncConnection, ends: float) -> 
             answer, error = None, None
             left = ends - clock.now()
             if left <= 0:
-                raise StoreUnavailable("the server took too long")
+                raise StoreUnavailable("timed out waiting for the server")
             if isinstance(todo, Pause):
                 await asyncio.sleep(min(todo.seconds, left))
                 continue

@@ -249,7 +249,7 @@ class SqlThreads:
         self._known = Gate()
         """Open once rings have arrived, or it is sure that for some time none will."""
         self._closed = Gate()
-        self._trouble = "it is turned off, or this driver has none"
+        self._trouble = "push is off, or the driver does not support it"
 
     @property
     def on_ring(self) -> Callable[[str], None]:
@@ -357,13 +357,13 @@ class SqlThreads:
                 listener.run(up, self.session.rung)
             except (Broken, Refused, StoreError) as error:  # without push, waiters look by themselves
                 self._trouble = str(error)
-                log(DEBUG, "no push from the server: %s", error)
+                log(DEBUG, "no push from the server, waiters poll: %s", error)
                 if isinstance(error, (Deaf, Refused)):
                     pause = RETRY_DEAF  # so it will be for some time
                 if isinstance(error, (Deaf, Refused, StoreNotReady)):
                     known.open()
             except Exception as error:
-                log(ERROR, "the listener stumbled and goes on: %s", error, exc=error)
+                log(ERROR, "listener failed unexpectedly; retrying: %s", error, exc=error)
             self._ready = False
             settled.open()
             closed.wait(pause)
@@ -395,7 +395,7 @@ def carry_out(work: Work[T], connection: Connection, ends: float) -> T:
             answer, error = None, None
             left = ends - clock.now()
             if left <= 0:
-                raise StoreUnavailable("the server took too long")
+                raise StoreUnavailable("timed out waiting for the server")
             if isinstance(todo, Pause):
                 time.sleep(min(todo.seconds, left))
                 continue

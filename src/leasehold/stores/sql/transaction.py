@@ -57,7 +57,7 @@ def _hold(core: Core, session: Session, spec: Spec) -> Inside:
     look first, without a lock."""
     dialect, driver = session.dialect, core.driver
     key = dialect.key(session.namespace, spec.name)
-    busy = f"{spec.name!r} could not be had in this transaction: it is held, or others wait for it"
+    busy = f"{spec.name!r} cannot be acquired in this transaction: it is held, or others wait for it"
     if dialect.UNDOES:
         look = CanHold(spec.name)
         free = dialect.answer(look, (yield Statement(dialect.CAN_HOLD, key)), session.address)
@@ -75,7 +75,7 @@ def _hold(core: Core, session: Session, spec: Spec) -> Inside:
             yield _UNDO
         yield _DONE
     elif not token:
-        raise AcquireTimeout(f"{busy}. End this transaction now: until then the row is locked, and cannot be renewed")
+        raise AcquireTimeout(f"{busy}. End this transaction now: its row lock keeps the holder from renewing")
     if not token:
         raise AcquireTimeout(busy)
     return token
@@ -103,8 +103,8 @@ def _check(lease: BaseLease, session: Session) -> Inside:
         return lease.token
     if dialect.SNAPSHOT and _is_older(lease, (yield Statement(dialect.SNAPSHOT, key))):
         raise ValueError(
-            f"this transaction is older than the lease of {lease.name!r}, and does not see it: begin it after the "
-            "acquire, or have it at READ COMMITTED"
+            f"this transaction is older than the lease of {lease.name!r}, and does not see it: begin the transaction "
+            "after the acquire, or use READ COMMITTED"
         )
     raise LeaseLost(lease.name, "the store says that it is no longer ours")
 

@@ -234,7 +234,7 @@ class Waiters(dict[str, Waiter]):
                 self._early[attempt] = True
             return self.get(attempt)
 
-    def doubt(self, why: str = "a grant lapsed without a ring") -> None:
+    def doubt(self, why: str = "a granted waiter got no wake-up in time") -> None:
         """A ring of the server's did not arrive: there may be something between that lets none through, or whoever
         should ring us may not. Until that is over, who waits looks by itself, as often as without push."""
         log(DEBUG, "%s: waiters poll for %g s", why, DOUBT)
