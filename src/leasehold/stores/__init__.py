@@ -1,1 +1,4 @@
-"""One file per store. Nothing here is imported before a URL asks for it."""
+"""The stores, one package each (``memory`` is a single file), and what several of them share.
+
+A store and its driver are imported when a URL or a client first needs them, not with ``import leasehold``.
+"""

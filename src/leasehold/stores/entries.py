@@ -1,7 +1,7 @@
-"""The store logic for anything that can read a record and compare-and-swap it. Memory and SQLite use it.
+"""The store logic for anything that can read a record and compare-and-swap it: memory, SQLite and the SQL stores.
 
-An operation reads the row of a name, runs :mod:`leasehold.entry` on it, and swaps the row if its version is still the
-one read; else it starts over. A swap that fails means that another's succeeded, so somebody always gets on.
+An operation reads the row of a name, runs :mod:`leasehold.entry` on it, and swaps the row if its version has not
+changed; otherwise it starts over. A swap fails only because another one succeeded, so some caller always advances.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_WARNINGS = 100
 
 
 class Row(NamedTuple):
-    """A record as read, with the store's clock at that moment. ``version`` is 0 when there is no record."""
+    """A record, and the store's clock when it was read. ``version`` is 0 when there is no record."""
 
     name: str
     version: int
@@ -32,11 +32,11 @@ class Row(NamedTuple):
     now: int
     wall: int
     session: str
-    """The address of whoever reads: where to ring it."""
+    """The session of the reader: the address for its wake-ups."""
     foreign: bool = False
-    """Whether it was written under another boot id: in an earlier boot, or in a container with one of its own."""
+    """Whether it was written under another boot id: in an earlier boot, or in a container with its own boot id."""
     fault: StoreNotReady | None = None
-    """Why it cannot be read. Only requests for several rows are answered with such."""
+    """Why the record cannot be read. Only set in answers with several rows; a single one is raised."""
 
 
 # Requests that an entries driver answers.
@@ -49,7 +49,7 @@ class Read(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """Store token and state if the row's version is still ``row.version``. Answered with the new version, or 0."""
+    """Store token and state if the row's version is still ``version``. Answered with the new version, or 0."""
 
     name: str
     version: int
@@ -58,26 +58,26 @@ class Swap(NamedTuple):
 
 
 class SwapAll(NamedTuple):
-    """All of these swaps or none, in one step. Answered with the new versions, or nothing."""
+    """Apply all of these swaps or none, in one step. Answered with the new versions; empty if none was applied."""
 
     swaps: Sequence[Swap]
 
 
 class Ring(NamedTuple):
-    """Wake an attempt of a session. Answered with False only when that session is known to be dead."""
+    """Wake an attempt of a session. Answered with False only if the session is known to be dead."""
 
     session: str
     attempt: str
 
 
 class Alive(NamedTuple):
-    """Answered with False only when the session is known to be dead."""
+    """Whether a session is alive. Answered with False only if it is known to be dead."""
 
     session: str
 
 
 class Page(NamedTuple):
-    """Answered with rows of names that start with ``prefix``, after ``after``, in order, ``most`` of them."""
+    """Answered with up to ``most`` rows, in order of name: names after ``after`` that start with ``prefix``."""
 
     prefix: str
     after: str
@@ -85,13 +85,13 @@ class Page(NamedTuple):
 
 
 class ReadNote(NamedTuple):
-    """Answered with the text beside the name, or None."""
+    """Answered with the note of the name, or None."""
 
     name: str
 
 
 class WriteNote(NamedTuple):
-    """Keep the text beside the name if the row's version is still this one, and raise that. Answered with whether."""
+    """Write the note of the name and raise the row's version, if that is still ``version``. Answered with whether."""
 
     name: str
     version: int
@@ -99,11 +99,11 @@ class WriteNote(NamedTuple):
 
 
 class Tidy(NamedTuple):
-    """Remove some records that have long been free. Answered with whether there are more."""
+    """Purge some records of names that have long been free. Answered with whether there are more."""
 
 
 class EntryStore:
-    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+    """A store over rows with compare-and-swap. :class:`leasehold.protocol.Store` says what each operation means."""
 
     fair = True
     lacks: Mapping[str, str] = {}
@@ -120,7 +120,7 @@ class EntryStore:
                 return _with_hint(reply, entry, version) if isinstance(reply, Grant) else reply
 
     def _asked(self, ask: Ask) -> Steps[tuple[Row, Entry, Reply]]:
-        """What an ask comes to, as the row stands: nothing is stored yet."""
+        """The reply to ``ask`` and the changed entry. Nothing is stored yet."""
         dead: set[str] = set()
         while True:
             row: Row = yield Read(ask.name)
@@ -151,7 +151,7 @@ class EntryStore:
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
         if hint and (yield Swap(name, hint, token, "")):
-            return True  # nobody has touched the row since the acquire, so nobody waits
+            return True  # the row has not changed since the acquire, so there is no waiter
 
         def change(entry: Entry, row: Row) -> bool:
             return entry.release(attempt, token, row.now, row.wall)
@@ -186,7 +186,7 @@ class EntryStore:
         return [holding for holding in seen if holding.expires_in > 0]
 
     def _seen(self, row: Row) -> Steps[Sequence[Holding]]:
-        """The holders of a row. Of another boot, only those that are not known to be dead: nobody may ask for it."""
+        """The holders of a row. In a row of another boot dead holders are left out: perhaps no acquire removes them."""
         entry = self._entry(row)
         if row.foreign and entry.holders:
             dead = yield from self._dead([holder.session for holder in entry.holders])
@@ -229,7 +229,7 @@ class EntryStore:
                 return
 
     def _change(self, name: str, change: Callable[[Entry, Row], T], absent: T) -> Steps[T]:
-        """Apply ``change`` to the entry of a name; ``absent`` where there is nothing to change."""
+        """Apply ``change`` to the entry of a name and return its result; ``absent`` if the name has no entry."""
         while True:
             row: Row = yield Read(name)
             if not row.state:
@@ -240,7 +240,7 @@ class EntryStore:
                 return result
 
     def _store(self, row: Row, entry: Entry) -> Steps[int]:
-        """Swap if anything has changed, and wake whom that concerns. 0: another was faster."""
+        """Swap if anything has changed, and wake the waiters concerned. 0: the row was changed meanwhile."""
         version = yield from self._swap(row, entry)
         if version:
             yield from self._ring(entry)
@@ -254,7 +254,7 @@ class EntryStore:
         return version
 
     def _ring(self, entry: Entry) -> Steps[None]:
-        """Wake whom a change concerns. What the change grants to the dead is passed on until a live waiter has it."""
+        """Wake the waiters that a change concerns. A grant to a dead waiter is passed on until a live one has it."""
         dead: set[str] = set()
         while True:
             known = len(dead)
@@ -268,7 +268,7 @@ class EntryStore:
                 if not row.state:
                     return
                 entry = self._entry(row)
-                for waiter in entry.queue:  # one swap for all the dead at the head of the queue
+                for waiter in entry.queue:  # one swap removes all dead waiters at the head of the queue
                     if waiter.session not in dead and (yield Alive(waiter.session)):
                         break
                     dead.add(waiter.session)
@@ -285,7 +285,7 @@ class EntryStore:
 
 
 class JointEntryStore(EntryStore):
-    """For drivers that can swap several rows in one step."""
+    """An :class:`EntryStore` whose driver can swap several rows in one step."""
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         while True:
@@ -306,14 +306,16 @@ class JointEntryStore(EntryStore):
 
 
 def _with_hint(grant: Grant, entry: Entry, version: int) -> Grant:
-    """The grant, with the row's version if a release can go by that: when nobody else is there, and no min_hold."""
+    """The grant with the row's version as hint, if a release can use it: one holder, no waiters, no min_hold."""
     alone = len(entry.holders) == 1 and not entry.queue and grant.token == entry.token and not entry.holders[0].rest
     return grant._replace(hint=version if alone else None)
 
 
 def outlive_boot(entry: Entry, now: int) -> None:
-    """The entry was written under another boot id. If its boot is over its times mean nothing, but then nobody can have
-    more than a whole term left; if it was written in another container of this machine, this changes nothing."""
+    """Limit the times of an entry that was written under another boot id.
+
+    If that boot is over, its times mean nothing, and no holder can have more than its whole ttl left. If the entry was
+    written in another container of this machine, its times are valid and within these limits already."""
     for holder in entry.holders:
         holder.expires = min(holder.expires, now + max(holder.ttl, holder.rest))
         holder.acquired = min(holder.acquired, now)

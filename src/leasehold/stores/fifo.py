@@ -1,13 +1,13 @@
-"""Waking other processes of this machine, and noticing their death, with a FIFO per session.
+"""Wakes other processes of this machine, and notices their death, with a FIFO per session.
 
-A session opens its FIFO for reading *and* writing before its name stands in any record, so there is a reader exactly
-as long as the session (or a child it handed the descriptor to) lives. Who opens it for writing learns at once whether
-there still is one (ENXIO: no), can send it an attempt to wake, and, polling the descriptor, is told by the kernel
-(POLLERR) when the last reader goes.
+A session opens its FIFO for reading *and* writing before its name is in any record. So the FIFO has a reader exactly as
+long as the session lives (or a child that inherited the descriptor). Another process opens the FIFO for writing: ENXIO
+means that the session is dead; otherwise it writes the attempt to wake, or polls the descriptor and gets POLLERR from
+the kernel when the last reader is gone.
 
-A FIFO that is missing or may not be opened tells nothing: such a session counts as alive. So does one that somebody
-could have planted who may not write the database: the folder has to be a real one, writable by nobody else than the
-database is, and folder and FIFO have to be of us, of the database's owner, or of its group if that may write it.
+A session counts as alive if its FIFO is missing, cannot be opened, or could have been planted by a user without write
+access to the database. So the folder must be a real folder that no more users can write than the database, and folder
+and FIFO must belong to this user, to the database's owner, or to its group if the group can write the database.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from ..log import WARNING, log
 
 _SIZE = 32
 POKE = "-" * _SIZE
-"""What a session sends itself to look up from its poll."""
+"""What a session writes to its own FIFO to end its poll."""
 MEND_FOLDER = "stop all programs that use the database, then delete this folder"
 EVERYBODY = ""
-"""What a message that no session sends is read as: :data:`leasehold.protocol.ALL`."""
+"""What a malformed message is read as: :data:`leasehold.protocol.ALL`."""
 _HEX = frozenset("0123456789abcdef")
 _OPEN = os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) if os.name == "posix" else 0
 _FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Descriptor:
-    """A file descriptor, or none (-1), which is closed with this object at the latest.
+    """A file descriptor, or none (-1). It is closed with this object at the latest.
 
-    An exception out of a signal handler comes between any two calls. So each of the two calls that matter is one, made
-    in C: there is no moment at which nobody owns what was opened, or at which something is closed twice."""
+    An exception from a signal handler can come between any two calls. So opening and closing are one call each, made in
+    C: no descriptor is left without an owner, and none is closed twice."""
 
     __slots__ = ("_owned",)
 
@@ -56,16 +56,16 @@ class Descriptor:
 
 
 class Untrusted(Exception):
-    """The folder of the FIFOs is not what it should be: says why."""
+    """The folder of the FIFOs cannot be trusted. The message says why."""
 
 
 def is_id(text: object) -> bool:
-    """Whether this has the form of a session's or an attempt's id: nothing else is used as a file's name, or sent."""
+    """Whether this has the form of a session id or an attempt id. Nothing else is used as a file name, or sent."""
     return isinstance(text, str) and len(text) == _SIZE and _HEX.issuperset(text)
 
 
 def open_folder(folder: str, database: os.stat_result) -> Descriptor:
-    """The folder's descriptor. Raises Untrusted when somebody could write it who may not write the database."""
+    """The folder's descriptor. Raises Untrusted if a user without write access to the database could write it."""
     found = Descriptor()
     try:
         found.open(folder, os.O_RDONLY | _FOLDER)
@@ -80,7 +80,7 @@ def open_folder(folder: str, database: os.stat_result) -> Descriptor:
 def _check_folder(folder: str, found: os.stat_result, database: os.stat_result) -> None:
     if not _may_write(found, database) or (
         found.st_uid not in (os.geteuid(), database.st_uid)
-        and os.stat(os.path.dirname(folder)).st_mode & 0o002  # a stranger may have made it, with its parent's group
+        and os.stat(os.path.dirname(folder)).st_mode & 0o002  # another user may have created it
     ):
         raise Untrusted(f"user {found.st_uid}, who has no write access to the database, may have created it")
     beyond = found.st_mode & 0o022 & ~database.st_mode
@@ -91,7 +91,7 @@ def _check_folder(folder: str, found: os.stat_result, database: os.stat_result) 
 
 
 def _may_write(found: os.stat_result, database: os.stat_result) -> bool:
-    """Whether the owner of this file may write the database: only members of a group can give it to their group."""
+    """Whether the owner of this file can write the database. Only members of a group can give a file to the group."""
     return (
         found.st_uid in (os.geteuid(), database.st_uid)
         or (bool(database.st_mode & 0o020) and found.st_gid == database.st_gid)
@@ -100,18 +100,18 @@ def _may_write(found: os.stat_result, database: os.stat_result) -> bool:
 
 
 class Doorbell:
-    """The FIFO of one session, and how to reach those of others."""
+    """The FIFO of this session, and access to the FIFOs of other sessions."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.session = ""
-        """Empty when there can be no FIFO here; then nobody is woken and expiry does all."""
+        """Empty if there can be no FIFO here. Then waiters get no wake-ups, and poll."""
         self._fifo = Descriptor()
         self._database: os.stat_result | None = None
         self._warned = False
 
     def open(self, database: os.stat_result) -> None:
-        """Make the FIFO. ``database`` is what is known of that file: who may use it may ring here."""
+        """Create the FIFO. ``database`` is the file's status: users of the database can write to this FIFO."""
         self._database = database
         if not hasattr(os, "mkfifo"):
             return
@@ -124,7 +124,7 @@ class Doorbell:
                 os.mkfifo(session, 0o600, dir_fd=folder.fd)
                 fifo.open(session, os.O_RDWR | _OPEN, folder.fd)
                 _own(fifo.fd, database, database.st_mode & 0o666)
-                self._fifo, self.session = fifo, session  # both or, when interrupted, none: then it is tried again
+                self._fifo, self.session = fifo, session  # both or, if interrupted, none: then open() is called again
             finally:
                 if self.session != session:
                     with suppress(OSError):
@@ -133,11 +133,11 @@ class Doorbell:
         except Untrusted as error:
             self._warn(error)
         except OSError:
-            pass  # nobody can wake us
+            pass  # no FIFO: this session gets no wake-ups
 
     @property
     def fd(self) -> int:
-        """Where calls arrive; -1 without a FIFO."""
+        """The descriptor on which wake-ups arrive; -1 without a FIFO."""
         return self._fifo.fd
 
     def _make_folder(self, database: os.stat_result) -> None:
@@ -158,7 +158,7 @@ class Doorbell:
             log(WARNING, message, self.folder, why, MEND_FOLDER, event="untrusted_folder")
 
     def can_be_rung(self) -> bool:
-        """Whether others still find our FIFO: somebody may have removed the folder."""
+        """Whether other sessions still find this FIFO. The folder may have been removed."""
         try:
             there, here = os.stat(self.path, follow_symlinks=False), os.fstat(self.fd)
         except OSError:
@@ -166,7 +166,7 @@ class Doorbell:
         return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def ring(self, session: str, attempt: str) -> bool:
-        """Wake ``attempt`` of ``session``. False when the session is dead."""
+        """Wake ``attempt`` of ``session``. False if the session is dead."""
         if not is_id(attempt):
             return True
         reached = self._reach(session)
@@ -174,36 +174,39 @@ class Doorbell:
             try:
                 os.write(reached.fd, attempt.encode())
             except OSError:
-                pass  # full: it has enough to wake up for; or it has just died: it will be found out
+                pass  # full: the session wakes up anyway; or it has just died, which a later check notices
             reached.close()
         return reached is not None
 
     def alive(self, session: str) -> bool:
-        """False when the session is known to be dead."""
+        """False if the session is known to be dead."""
         reached = self._reach(session)
         if reached is not None:
             reached.close()
         return reached is not None
 
     def watch(self, session: str) -> Descriptor | None:
-        """What polls as error when the session dies; None when it has; without a descriptor when that can't be told."""
+        """A descriptor that polls POLLERR when the session dies. None if the session is dead.
+
+        If nothing is known of the session, the Descriptor has no file descriptor."""
         return self._reach(session)
 
     def read(self) -> list[str]:
-        """The attempts that were called since the last read."""
+        """The attempts to wake, since the last read."""
         try:
             data = os.read(self.fd, 65536)
         except BlockingIOError:
             return []
-        if len(data) % _SIZE:  # sessions write whole messages: this is not one's, and may hide some that are
+        if len(data) % _SIZE:  # not from a session, which writes whole messages; it may hide some
             return [EVERYBODY]
         return [data[at : at + _SIZE].decode("ascii", "replace") for at in range(0, len(data), _SIZE)]
 
     def poke(self) -> None:
+        """End the poll of this session's listener."""
         try:
             os.write(self.fd, POKE.encode())
         except OSError:
-            pass  # full: the reader is awake anyhow
+            pass  # full: the listener wakes up anyway
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -222,12 +225,12 @@ class Doorbell:
                 pass
 
     def after_fork(self) -> None:
-        """In the child: let go of the parent's FIFO, or the parent would seem to live as long as the child."""
+        """Close the parent's FIFO in the child. Otherwise the parent would seem alive as long as the child lives."""
         self._fifo.close()
         self.session = ""
 
     def tidy(self, before: float) -> None:
-        """Remove FIFOs of sessions that died before ``before`` (wall-clock seconds; only the file's age)."""
+        """Remove FIFOs of dead sessions that are older than ``before`` (wall-clock seconds, of the file)."""
         if self.fd < 0 or self._database is None:
             return
         try:
@@ -246,7 +249,7 @@ class Doorbell:
             folder.close()
 
     def _reach(self, session: str) -> Descriptor | None:
-        """The FIFO of a session that lives; None when it is dead; without a descriptor when that can't be told."""
+        """The FIFO of a session, open for writing. None if the session is dead; no file descriptor if unknown."""
         unknown = Descriptor()
         if not is_id(session) or session == self.session or self._database is None or not hasattr(os, "mkfifo"):
             return unknown
@@ -266,7 +269,7 @@ class Doorbell:
                 fifo.open(session, os.O_WRONLY | _OPEN, folder.fd)
             except OSError as error:
                 return None if error.errno == errno.ENXIO and _may_write(found, self._database) else unknown
-            return fifo if stat.S_ISFIFO(os.fstat(fifo.fd).st_mode) else unknown  # else it was swapped since
+            return fifo if stat.S_ISFIFO(os.fstat(fifo.fd).st_mode) else unknown  # otherwise it was replaced meanwhile
         except OSError:
             return unknown
         finally:
@@ -274,14 +277,14 @@ class Doorbell:
 
 
 def _own(fd: int, database: os.stat_result, mode: int) -> None:
-    """Give what we have just made the owner, if we may, the group and the rights of the database."""
+    """Give a new FIFO or folder the mode and, where this user may, the owner and group of the database."""
     made = os.fstat(fd)
     if made.st_uid != os.geteuid() or (stat.S_ISFIFO(made.st_mode) and made.st_nlink != 1):
-        return  # swapped since: not ours to give away
+        return  # replaced meanwhile, by another user
     try:
         if (made.st_uid, made.st_gid) != (database.st_uid, database.st_gid):
             os.fchown(fd, database.st_uid if made.st_uid == 0 else -1, database.st_gid)
     except OSError:
         if made.st_gid != database.st_gid:
-            mode &= ~0o070  # of another group
+            mode &= ~0o070  # it keeps another group than the database's
     os.fchmod(fd, mode)

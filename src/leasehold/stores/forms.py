@@ -1,4 +1,4 @@
-"""What a stored record must look like. Whoever can write the store can write anything: it is checked before use."""
+"""Checks stored records before use: other programs that can write the store could have written anything."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from ..protocol import SECOND
 from ..typed import Any
 
 MOST = 1 << 62
-"""No token or version comes near it by itself, and the next ones still fit into 64 bits."""
+"""Upper bound of tokens and versions. Real ones stay far below, and the next ones still fit into 64 bits."""
 LATEST = 1 << 53
-"""Of times, in µs: 285 years, which can be told as a date."""
+"""Upper bound of times, in µs: 285 years, which a date can show."""
 LONGEST = int(LONGEST_TTL * SECOND)
-"""Of durations, in µs."""
+"""Upper bound of durations, in µs."""
 _ID = 64
 
 
 class Damaged(ValueError):
-    """A record is not what leasehold writes: says what is wrong with it."""
+    """A record is not in the form that leasehold writes. The message says what is wrong."""
 
 
 def damaged(name: str, why: object, where: str) -> StoreNotReady:
+    """The error for a damaged record in ``where``, with the way to repair it."""
     return StoreNotReady(
         f"the record of {name!r} in {where} is damaged ({why}): stop the programs that use {name!r}, then delete its "
         "row from the table leasehold"
@@ -34,7 +35,7 @@ def damaged(name: str, why: object, where: str) -> StoreNotReady:
 
 
 def load(name: str, token: object, state: str | Sequence[Any]) -> Entry:
-    """The entry of a record, whose state is text or was parsed by the store. Raises Damaged."""
+    """The entry of a record. ``state`` is JSON text, or parsed already. Raises Damaged."""
     number(token, "token", 0, MOST - 1)
     try:
         stored = json.loads(state) if state and isinstance(state, str) else state
@@ -82,18 +83,19 @@ def _data(text: str) -> None:
 
 
 def number(value: object, what: str, least: int, most: int) -> int:
+    """``value`` if it is an int in this range. Raises Damaged."""
     if type(value) is not int or not least <= value <= most:
         raise Damaged(f"{what} is not a whole number from {least} to {most}")
     return value
 
 
 def is_number(value: object, most: int, least: int = 0) -> bool:
-    """Also of a driver's own kind of int."""
+    """Whether ``value`` is an int from ``least`` to ``most``; subclasses of int pass, as some drivers return them."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def is_data(value: Any) -> bool:
-    """What the holder has said of itself: JSON as text, or nothing."""
+    """Whether ``value`` can be the data of a lease: JSON text, or None."""
     try:
         if value is not None:
             _data(text(value, "data", checks.MAX_DATA, printable=False))
@@ -103,6 +105,7 @@ def is_data(value: Any) -> bool:
 
 
 def text(value: object, what: str, longest: int, shortest: int = 1, printable: bool = True) -> str:
+    """``value`` if it is text of this length, without control characters if ``printable``. Raises Damaged."""
     if not isinstance(value, str) or not shortest <= len(value) <= longest:
         raise Damaged(f"{what} is not text of {shortest} to {longest} characters")
     if printable:

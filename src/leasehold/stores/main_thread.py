@@ -1,10 +1,10 @@
-"""What the main thread asks of a driver, done in a thread of ours.
+"""Runs the main thread's calls to a driver in a helper thread.
 
-Signal handlers run in the main thread, and an exception out of one may come between any two of its instructions.
-pymongo and kazoo guard their pools with conditions and counters written in Python: such an exception leaves them locked
-or miscounted for good, and renewals fail with them. So the main thread runs none of their code, nor ours that holds a
-mutex which theirs or a renewal needs: it hands over a call and waits for it on a C-level lock.
-Nor can their code be entered twice: see :mod:`leasehold.stores.reentry`.
+Signal handlers run in the main thread, and an exception from one can come between any two of its instructions. pymongo
+and kazoo guard their pools with conditions and counters written in Python: such an exception would leave these locked
+or miscounted for good, and renewals would fail. So the main thread runs none of their code, and none that holds a mutex
+which a renewal needs: it hands over a call and waits for it on a C-level lock. Their code cannot be entered twice
+either: see :mod:`leasehold.stores.reentry`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ CLOSING = 5.0
 
 
 def name_of(steps: Steps[Any]) -> str | None:
-    """The one name that an operation of the store is about, read from its arguments.
+    """The name that an operation of the store is about, read from its arguments.
 
-    None for a listing, and for renewals: a lease that has ended is not renewed, however late or early one comes."""
+    None for a listing, and for renewals, which need no order: a renewal never revives a lease that has ended."""
     told = getgeneratorlocals(steps)
     ask = told.get("ask")
     name = ask.name if isinstance(ask, Ask) else told.get("name")
@@ -43,7 +43,7 @@ class _Call:
     def __init__(self, work: Callable[[], Any], name: str | None, ends: float, after: Iterable[_Call] = ()) -> None:
         self.work, self.name, self.ends = work, name, ends
         self.after = tuple(after)
-        """Calls that were left under way, and happen before this one."""
+        """Abandoned calls that must end before this one begins."""
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = self.left = False
@@ -52,19 +52,19 @@ class _Call:
         self._begun = _thread.allocate_lock()
 
     def claim(self) -> bool:
-        """True for the first who asks: the thread that is to make the call, or who withdraws it."""
+        """True for the first caller: the thread that makes the call, or the one that withdraws it."""
         return self._begun.acquire(False)
 
     def finish(self) -> None:
-        """It does not happen any more: it is over, or was withdrawn."""
+        """Note that the call has ended, or was withdrawn."""
         self.done = True
-        with suppress(RuntimeError):  # somebody has said so already
+        with suppress(RuntimeError):  # noted already
             self.over.release()
 
     def wait(self, ends: float) -> bool:
-        """For threads that a signal cannot interrupt. True when it does not happen any more."""
+        """Wait for the end of the call, in a thread that no signal interrupts. True if it has ended by ``ends``."""
         if self.left and self.claim():
-            self.finish()  # it may not even be in the queue: nobody else would say so
+            self.finish()  # it may not be in the queue, and then nobody else would finish it
         if self.done:
             return True
         if self.over.acquire(timeout=max(0.0, ends - clock.now())):
@@ -73,19 +73,19 @@ class _Call:
 
 
 class MainThread:
-    """Makes calls of the main thread in threads of ours, and those of other threads where they are.
+    """Makes the main thread's calls in helper threads, and calls of other threads in these threads themselves.
 
-    There is one such thread as long as none hangs: a call that finds none idle has another started."""
+    There is one helper thread as long as none hangs. A call that finds none idle starts another."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._mutex = threading.Lock()  # of our threads: the main thread never has it
+        self._mutex = threading.Lock()  # of the helper threads: the main thread never takes it
         self._idle = 0
         self._under_way: set[_Call] = set()
 
     def run(self, function: Callable[[Steps[T], float], T], steps: Steps[T], limit: float) -> T:
-        """``function(steps, limit)``. A call that was left under way happens before a later one about its name."""
+        """``function(steps, limit)``. An abandoned call ends before a later call about the same name begins."""
         name, ends = name_of(steps), clock.now() + limit
         if _is_main():
             after = [call for call in list(self._under_way) if call.name == name is not None]
@@ -102,7 +102,7 @@ class MainThread:
             return function(steps, limit)
 
     def do(self, function: Callable[[], T], limit: float = CLOSING) -> T:
-        """The same for what is not about a name."""
+        """Run a function that is not about a name."""
         if _is_main():
             result: T = self._hand_over(_Call(function, None, clock.now() + limit))
             return result
@@ -110,14 +110,14 @@ class MainThread:
             return function()
 
     def soon(self, function: Callable[[], object]) -> None:
-        """The same, without waiting for it."""
+        """Run a function that is not about a name, without waiting for it."""
         call = _Call(function, None, 0.0)
         if not _is_main() or (not self._enqueue(call) and call.claim()):
             with inside():
                 function()
 
     def end(self) -> None:
-        """An idle thread ends; another begins with the next call."""
+        """End an idle helper thread. The next call starts another."""
         self._calls.put(None)
 
     def _hand_over(self, call: _Call) -> Any:
@@ -130,7 +130,7 @@ class MainThread:
             if not call.over.acquire(timeout=max(0.0, call.ends - clock.now())) and call.claim():
                 raise self._busy() if any(not earlier.done for earlier in after) else self._late()
             if not call.done:
-                call.over.acquire()  # it is being made, and keeps its limit
+                call.over.acquire()  # it has begun, and keeps its own limit
         except BaseException:
             call.left = True
             raise
@@ -142,7 +142,7 @@ class MainThread:
             del call  # the error's traceback holds this frame
 
     def _enqueue(self, call: _Call) -> bool:
-        """False: no thread can be started, as when the interpreter exits."""
+        """False if no thread can be started, for example because the interpreter exits."""
         self._calls.put(call)
         if not self._idle:
             try:
@@ -163,7 +163,7 @@ class MainThread:
     def _late(self) -> StoreUnavailable:
         return StoreUnavailable(f"{self._where}: timed out before the call was sent")
 
-    # The threads.
+    # The helper threads.
 
     def _work(self) -> None:
         with inside():
@@ -182,22 +182,22 @@ class MainThread:
             call.after = ()
             call.finish()
             self._under_way.discard(call)
-            del call  # an idle thread keeps nobody's Locks alive
+            del call  # an idle thread keeps no Locks alive
 
     def _next(self) -> _Call | None:
         with self._mutex:
             if self._idle and self._calls.empty():
-                return None  # one that is idle is enough
+                return None  # one idle thread is enough
             self._idle += 1
         try:
             while (call := self._calls.get()) is None and not self._calls.empty():
-                pass  # the end, but for calls that came since
+                pass  # end(), but calls have come since
             return call
         finally:
             with self._mutex:
                 self._idle -= 1
-                if not self._idle and not self._calls.empty():  # it came when this one seemed to be idle
-                    with suppress(RuntimeError):  # no thread to be had: then after this one's call
+                if not self._idle and not self._calls.empty():  # a call came while this thread seemed idle
+                    with suppress(RuntimeError):  # no thread can be started: this one makes the call later
                         start_thread("leasehold-main", self._work)
 
 

@@ -1,4 +1,4 @@
-"""``memory://``: leases in this process, for tests. All that connect to the same name share them."""
+"""``memory://name``: leases inside this process, for tests. All ``Locks`` with the same name share them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .entries import Alive, JointEntryStore, Page, Read, ReadNote, Ring, Row, Sw
 
 
 class Table:
-    """The rows of one ``memory://name``: (namespace, name) → (version, token, state). Tests give it other clocks."""
+    """The rows of one ``memory://name``: (namespace, name) → (version, token, state). Tests can replace its clocks."""
 
     def __init__(self, now_us: Callable[[], int] = clock.now_us, wall_us: Callable[[], int] = clock.wall_us) -> None:
         self.now_us = now_us
@@ -23,12 +23,12 @@ class Table:
         self.rows: dict[tuple[str, str], tuple[int, int, str]] = {}
         self.notes: dict[tuple[str, str], str | None] = {}
         self.drivers: WeakValueDictionary[str, _MemoryDriver] = WeakValueDictionary()
-        self.mutex = threading.RLock()  # a signal handler or a destructor may come in the middle of a change
+        self.mutex = threading.RLock()  # a signal handler or a destructor can interrupt a change
         self.changes = 0
-        """How many there were: so a change sees that another came in its middle, in the same thread."""
+        """Counts changes, so that a change notices another one that interrupted it in the same thread."""
 
     def after_fork(self) -> None:
-        """The child is another process: nobody holds anything in it, but tokens go on."""
+        """Free all names in a forked child, which holds no lease. Their tokens keep rising."""
         self.mutex = threading.RLock()
         for key, (version, token, _) in self.rows.items():
             self.rows[key] = (version + 1, token, "")
@@ -106,7 +106,7 @@ class _MemoryDriver:
             new = {key: (swap.version + 1, swap.token, swap.state) for key, swap in zip(keys, swaps, strict=True)}
             if table.changes != seen:
                 return ()
-            table.changes = seen + 1  # from the comparison to the end nothing is called, so nothing comes in between
+            table.changes = seen + 1  # no call between the comparison and the end, so nothing can interrupt
             table.rows |= new
         return [swap.version + 1 for swap in swaps]
 

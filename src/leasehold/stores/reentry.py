@@ -1,8 +1,8 @@
-"""Signal handlers and destructors that use a driver in the middle of its own code.
+"""Refuses calls of signal handlers and destructors that interrupt the code of a driver.
 
 A signal handler runs between two instructions of the main thread; the garbage collector runs destructors in any
-thread. A call that waits there may wait for a mutex that its own thread has, or make the keeper wait for it. So it is
-refused at once. A release that was refused is the keeper's.
+thread. Their call could wait for a mutex that their own thread holds. It is refused at once instead; a refused release
+is done by the keeper.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _inside = _Inside()
 
 @contextmanager
 def inside() -> Iterator[None]:
-    """This thread is in the code of a driver that cannot be entered twice, or holds a mutex of its own."""
+    """Marks the block as code of a driver, which this thread must not enter a second time."""
     before = _inside.yes
     try:
         _inside.yes = True
@@ -33,10 +33,12 @@ def inside() -> Iterator[None]:
 
 
 def is_inside() -> bool:
-    return _inside.yes or threading.current_thread().name.startswith("pymongo_")  # pymongo has threads of its own
+    """Whether this thread is in such a block, or is a thread of pymongo."""
+    return _inside.yes or threading.current_thread().name.startswith("pymongo_")
 
 
 def refused(where: str) -> StoreUnavailable:
+    """The error for such a call. Nothing was sent."""
     error = StoreUnavailable(f"{where}: this signal handler or destructor interrupted a call, and cannot make another")
     error.reentered = True
     return error

@@ -1,4 +1,4 @@
-"""What several drivers do with a socket."""
+"""Socket helpers that several drivers share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import socket
 
 
 def hang_up(connection: socket.socket | None) -> None:
-    """Have a read in another thread end, as if the other side had gone. Closing it is left to whoever reads."""
+    """End a read in another thread, as if the peer had disconnected. The reading thread closes the socket."""
     if connection is not None:
         try:
             connection.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # it is closed, or was never connected
+            pass  # already closed, or never connected

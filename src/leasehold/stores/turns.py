@@ -1,8 +1,8 @@
-"""Who may use a connection now: so many threads at once, in the order of arrival.
+"""Limits how many threads use a connection at once, in the order of arrival.
 
-An exception out of a signal handler may end a thread's wait, or its call, between any two lines, and a handler or a
-destructor may make a call of its own there. So there is neither a mutex nor a count that somebody has to put back:
-whoever waits or is at work has a ``Turn``, and is in the queue for as long as that object exists.
+An exception from a signal handler can end a wait or a call between any two lines, and a handler or a destructor can
+make a call of its own there. So there is no mutex to release and no count to restore: a thread that waits or works has
+a ``Turn``, and is in the queue as long as that object exists.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .. import clock
 from ..bells import ThreadBell
 
 _LOOK = 0.25
-"""How often a thread that waits checks by itself: an interrupt may have kept another from waking it."""
+"""How often a waiting thread checks its turn: an interrupted thread may have failed to wake it."""
 
 
 class Turn:
-    """What a thread has while it waits or is at work."""
+    """The place of one thread in the queue, while it waits or works."""
 
     __slots__ = ("__weakref__", "bell", "works")
 
@@ -33,22 +33,22 @@ T = TypeVar("T", bound=Turn)
 
 
 class Queue(Generic[T]):
-    """The turns that exist, in the order of arrival. Each method is safe against all others, at any point of them."""
+    """The turns that exist, in the order of arrival. Each method may interrupt any other at any point."""
 
     def __init__(self) -> None:
         self._turns: deque[weakref.ref[T]] = deque()
 
     def join(self, turn: T) -> None:
-        self._turns.append(weakref.ref(turn, self._turns.remove))  # a call of C: no interrupt comes in between
+        self._turns.append(weakref.ref(turn, self._turns.remove))  # implemented in C, so not interruptible
 
     def leave(self, turn: T) -> None:
         try:
             self._turns.remove(weakref.ref(turn))
         except ValueError:
-            pass  # it has left already
+            pass  # left already
 
     def has(self, turn: T, among: int = 2**31) -> bool:
-        """Whether it is among the first so many."""
+        """Whether the turn is among the first ``among``."""
         try:
             self._turns.index(weakref.ref(turn), 0, among)
         except ValueError:
@@ -56,7 +56,7 @@ class Queue(Generic[T]):
         return True
 
     def waiting(self, among: int) -> Iterator[T]:
-        """Of the first so many, those that are not at work."""
+        """The turns among the first ``among`` that do not work yet."""
         for place in range(among):
             try:
                 turn = self._turns[place]()
@@ -67,14 +67,14 @@ class Queue(Generic[T]):
 
 
 class Turns:
-    """The first ``size`` of the queue are at work."""
+    """At most ``size`` threads work at once: the first of the queue."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._queue: Queue[Turn] = Queue()
 
     def take(self, limit: float) -> Turn:
-        """Wait until it is our turn. The turn ends with ``over``, or when nobody has the object any more."""
+        """Wait for a turn. It ends with ``over``, or when the object is collected. Raises TimeoutError."""
         turn = Turn()
         self._queue.join(turn)
         if not self._queue.has(turn, self._size):
@@ -85,14 +85,14 @@ class Turns:
                     if left <= 0:
                         raise TimeoutError(f"no connection was free within {limit:.3g} s")
                     turn.bell.wait(min(left, _LOOK))
-            except BaseException:  # a traceback keeps objects alive
+            except BaseException:  # the traceback would keep the turn alive
                 self.over(turn)
                 raise
         turn.works = True
         return turn
 
     def over(self, turn: Turn) -> None:
-        """Leave the queue, and wake whoever is among the first by now."""
+        """End the turn, and wake the threads whose turn it is now."""
         self._queue.leave(turn)
         for other in self._queue.waiting(self._size):
             other.bell.ring()

@@ -1,8 +1,8 @@
-"""Who waits here, so that one look at the server every so often is enough for all of them.
+"""The waiters of this process, so that one query to the server every few seconds serves all of them.
 
-The engine has a waiter ask again every few seconds, in case that a call got lost, and when the holder may have expired.
-The first whose time has come looks for everybody; the others are answered from what that look has found. Whoever was
-called asks for itself.
+The engine has each waiter check again every few seconds, in case a wake-up was lost, and when the holder may have
+expired. The first waiter that is due queries the server for all; the others are answered from its result. A waiter that
+got a wake-up queries for itself.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from .. import clock
 from ..protocol import Busy, Steps
 
 UNDER_WAY = 1.0
-"""How long to rely on a look that another has begun."""
+"""How long waiters rely on a query that another waiter has begun."""
 
 
 class Wake(NamedTuple):
-    """What a store asks of its driver: to ring one that waits here."""
+    """A request of a store to its driver: wake an attempt that waits in this process."""
 
     attempt: str
 
@@ -36,13 +36,14 @@ class Answers(Waits, Protocol):
 
 
 def looked(waiter: Answers, look: Steps[Busy | None]) -> Steps[Busy | None]:
-    """What is known for one whose time has come, or what a look gives. If that is nothing, or it fails, the waiter asks
-    for itself until it is answered: what was known before, or a look that another begins, is no answer of a server that
-    may be away. So does one that was called."""
+    """The answer for a waiter that is due: from the last query of another waiter, or from its own query ``look``.
+
+    None if there is none. Then, or if the query fails, or after a wake-up, the waiter queries for itself until it gets
+    an answer: earlier results, and queries that others begin, do not show that the server answers."""
     found = None
     try:
         if not waiter.rung and clock.now() >= waiter.due:
-            found = waiter.answer()  # another has looked meanwhile
+            found = waiter.answer()  # of a query that another waiter made meanwhile
             if found is None:
                 found = yield from look
     finally:
@@ -52,42 +53,42 @@ def looked(waiter: Answers, look: Steps[Busy | None]) -> Steps[Busy | None]:
 
 
 class Waiters(dict[str, W], Generic[W]):
-    """By attempt."""
+    """The waiters of this process, by attempt."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """In a forked child nobody waits."""
+        """Forget all waiters, as a forked child must."""
         self.clear()
         self._looking: dict[int, threading.Lock] = {}
         self._began: dict[int, float] = {}
 
     def begin_look(self, where: int = 0) -> threading.Lock | None:
-        """What the caller, who is to look, has to release after that. None: another looks now.
+        """Begin a query. Returns a lock, which the caller releases after the query; None if another query runs.
 
-        ``where``: in stores with several parts that are looked at one by one, one of which may be away."""
+        ``where`` is the part that is queried, in stores whose parts are queried one by one and fail one by one."""
         looking = self._looking.setdefault(where, threading.Lock())
-        # That of this look, whatever becomes of those who wait meanwhile.
         if not looking.acquire(blocking=False):
             return None
         self._began[where] = clock.now()
         return looking
 
     def look_began(self, where: int = 0) -> float | None:
-        """When the look began that another makes now. None: it is over."""
+        """When the running query began. None if none runs."""
         looking = self._looking.get(where)
         return None if looking is None or not looking.locked() else self._began.get(where)
 
     def look_is_under_way(self) -> bool:
-        """And has not been for so long that the server may be away."""
+        """Whether a query began less than ``UNDER_WAY`` ago. An older one may mean that the server does not answer."""
         return clock.now() - self._began.get(0, 0.0) < UNDER_WAY
 
     def ring(self, attempt: str) -> None:
-        """It is called, and will ask for itself."""
+        """Note a wake-up: the waiter will query for itself."""
         waiter = self.get(attempt)
         if waiter is not None:
             waiter.rung = True
 
     def asleep(self) -> list[W]:
+        """The waiters without a wake-up."""
         return [waiter for waiter in list(self.values()) if not waiter.rung]
