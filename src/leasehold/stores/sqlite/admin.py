@@ -1,4 +1,4 @@
-"""What an operator should know about a SQLite file that leases live in."""
+"""``leasehold doctor`` for a SQLite file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .store import CONTAINER_ADVICE, FORMAT, in_container, is_default, path_of, 
 
 
 def doctor(url: str) -> list[Finding]:
-    """Look at the file, its folder and its records. Changes nothing, and makes nothing."""
+    """Check the file, its folder and its records. Changes and creates nothing. Raises ValueError for a bad URL."""
     path = os.path.realpath(path_of(url))
     try:
         refuse_network(path)

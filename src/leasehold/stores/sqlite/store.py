@@ -1,13 +1,13 @@
-"""``sqlite:///file``: the embedded store, for every process of one machine.
+"""``sqlite:///file``: the embedded store, for all processes of one machine.
 
-Stored shape: a row per name in ``leasehold`` (below); its ``state`` is the entry as JSON, empty when the name is free.
-Times are microseconds of CLOCK_BOOTTIME, together with the boot id: a row of another boot id may be of an earlier boot,
-or of a container that has a boot id of its own, so its holders have at most their ttl from now on.
+Stored shape: one row per name in ``leasehold`` (below). Its ``state`` is the entry as JSON, empty if the name is free.
+Times are microseconds of CLOCK_BOOTTIME, together with the boot id. A row with another boot id is from an earlier boot,
+or from a container with its own boot id: its holders then keep at most their ttl from now.
 A row with a ``note`` is never purged.
-``leasehold_meta`` has the highest token that was ever purged and when the last purge was.
+``leasehold_meta`` has the highest purged token, and the time of the last purge.
 
-A change is one conditional statement on the version that was read: the file's write lock is never held while Python
-runs. Only a change of several names is a transaction of such statements.
+A change of one or several names is one statement, conditional on the versions that were read, so the file's write lock
+is not held while Python runs. Only the purge is a transaction of several statements.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ..fifo import Doorbell
 from ..reentry import refused
 
 FORMAT = 1
-"""Of a row. A newer one is refused, so that an old process never misreads a new one's record."""
+"""The format of a row. A newer one is refused, so that an old process never misreads a newer record."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS leasehold (
@@ -70,14 +70,14 @@ _FLOOR = "SELECT value FROM leasehold_meta WHERE key = 'floor'"
 _INSERT = "INSERT OR IGNORE INTO leasehold VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)"
 _UPDATE = """UPDATE leasehold SET format = ?, version = version + 1, token = ?, boot = ?, state = ?, updated = ?
     WHERE namespace = ? AND name = ? AND version = ?"""
-# All of the swaps or none, in one statement: nothing that interrupts Python comes in between.
+# All of the swaps or none, in one statement, so that nothing that interrupts Python can split them.
 _SWAP_ALL = """INSERT INTO leasehold WITH swap (name, version, token, state) AS (VALUES {rows})
     SELECT ?1, name, ?2, ?4, token, ?3, state, ?4, NULL FROM swap
     WHERE (SELECT count(*) FROM swap LEFT JOIN leasehold AS old ON old.namespace = ?1 AND old.name = swap.name
         WHERE swap.version = coalesce(old.version, 0)) = ?5
     ON CONFLICT (namespace, name) DO UPDATE SET format = excluded.format, version = version + 1,
         token = excluded.token, boot = excluded.boot, state = excluded.state, updated = excluded.updated"""
-# A name that is not UTF-8 cannot be given as text.
+# ``after`` is a cast for a name that is not UTF-8, which cannot be passed as text.
 _PAGE = """SELECT name, format, version, token, boot, state FROM leasehold
     WHERE namespace = ? AND name > {after} AND substr(name, 1, ?) = ? ORDER BY name LIMIT ?"""
 _NOTE = "SELECT format, note FROM leasehold WHERE namespace = ? AND name = ?"
@@ -89,20 +89,20 @@ _IDLE = """SELECT namespace, name, version, token, boot, state FROM leasehold
 _HAS_NOTES = "SELECT count(*) FROM pragma_table_info('leasehold') WHERE name = 'note'"
 
 REST_LIMIT = 1.0
-"""How long a fork, a close or a stop waits for a request that another thread makes."""
+"""Seconds that a fork, a close or a stop waits for the request of another thread."""
 PAUSES = (0.001, 0.002, 0.005, 0.010, 0.015, 0.020, 0.025)
-"""Between tries while another process has the write lock. The mutex is free meanwhile."""
+"""Seconds between tries while another process has the write lock. The mutex is free meanwhile."""
 KEEP_RECORDS = 24 * 3600 * SECOND
 TIDY_EVERY = 3600 * SECOND
 CHECK_EVERY = 0.02
-"""How often to look whether the file is still the one that was opened."""
+"""Seconds between checks whether the path still names the file that was opened."""
 
 _NETWORK = {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "9p", "virtiofs"}
 _NETWORK |= {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.ceph", "ocfs2", "gfs2", "vboxsf"}
 
 
 def default_url() -> str:
-    """The embedded default: a file in the user's state folder. Raises StoreNotReady when there is none."""
+    """The URL of the default database, a file in the user's state folder. Raises StoreNotReady without a folder."""
     folder = _default_folder()
     if folder is None:
         raise StoreNotReady(
@@ -114,7 +114,7 @@ def default_url() -> str:
 
 def _default_folder() -> str | None:
     state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # its specification: ignore a relative one
+    if not os.path.isabs(state):  # the XDG specification says to ignore a relative path
         state = os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(os.path.normpath(state), "leasehold") if os.path.isabs(state) else None
 
@@ -133,7 +133,7 @@ def in_container() -> bool:
 
 
 def is_default(path: str) -> bool:
-    folder = _default_folder()  # which may be reached through a symbolic link
+    folder = _default_folder()  # compared by realpath: it may be reached through a symbolic link
     return folder is not None and os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)
 
 
@@ -179,35 +179,35 @@ def open_url(url: str, namespace: str) -> Opened:
 
 
 class _Line:
-    """A connection, and the mutex of those who share it: held for one request, and never while anybody waits."""
+    """A connection and its mutex, which is held for one request and never during a wait."""
 
     def __init__(self) -> None:
-        self.mutex = threading.RLock()  # a signal handler or destructor may come back to it
+        self.mutex = threading.RLock()  # a signal handler or destructor may re-enter
         self.connection: sqlite3.Connection | None = None
         self.file: tuple[int, int] | None = None
         self.check_at = 0.0
         self.busy = False
 
     def close(self, limit: float = 0.0) -> None:
-        """Whoever uses it meanwhile may be what a signal handler has interrupted, and waits for us: it is left open
-        when it does not come free within ``limit``."""
+        """Close the connection, unless it stays in use for ``limit``: its user may be a thread that waits for this one,
+        because a signal handler interrupted it."""
         try:
             if self.mutex.acquire(timeout=max(0.0, limit)):
                 connection, self.connection = self.connection, None
                 if connection is not None:
                     connection.close()
-        finally:  # here and not after a check: an exception out of a signal handler may come between any two calls
+        finally:  # unconditional: an exception from a signal handler can come between any two calls
             try:
                 self.mutex.release()
             except RuntimeError:
-                pass  # it was not to be had
+                pass  # it was not acquired
 
 
 class Database:
-    """The file: answers the requests of :mod:`leasehold.stores.entries`, from any thread, one at a time.
+    """The file. Answers the requests of :mod:`leasehold.stores.entries` from any thread, one at a time.
 
-    The main thread has a connection of its own: a signal handler that runs while it uses that, for however long, holds
-    up neither the keeper nor another thread.
+    The main thread has a connection of its own, so that a long signal handler in the middle of its request blocks
+    neither the keeper nor another thread.
     """
 
     def __init__(self, path: str, namespace: str) -> None:
@@ -249,7 +249,7 @@ class Database:
         return run_steps(steps, answer)
 
     def _ask(self, ends: float, request: Any) -> Any:
-        """Answer one request; while other writers are in the way, try again until the time is over."""
+        """Answer one request. While other processes write, try again until ``ends``."""
         match request:
             case Ring(session, attempt):
                 if session == self.bell.session:
@@ -269,7 +269,7 @@ class Database:
                         try:
                             return self._handle_in(line, request)
                         finally:
-                            if self._closed:  # meanwhile
+                            if self._closed:  # by another thread, meanwhile
                                 line.close()
             except sqlite3.OperationalError as error:
                 if _code(error) != sqlite3.SQLITE_BUSY or clock.now() >= ends:
@@ -280,8 +280,8 @@ class Database:
             tries += 1
 
     def _handle_in(self, line: _Line, request: Any) -> Any:
-        """A signal handler in the middle of a request has a connection of its own: the other may be in a transaction,
-        which is rolled back with what is done in it, or have an old snapshot."""
+        """Answer one request. A signal handler that interrupted a request gets a connection of its own: the first one
+        may be in a transaction that is rolled back, or see an old snapshot."""
         if not line.busy:
             try:
                 line.busy = True
@@ -289,7 +289,7 @@ class Database:
             finally:
                 line.busy = False
         if line is self._others or line.connection is None or line.connection.in_transaction:
-            raise refused(self.path)  # what it waits for, or what waits for it, could be what it has interrupted
+            raise refused(self.path)  # it could wait for the call that it interrupted
         aside = _Line()
         try:
             return self._handle(self._opened(aside), request)
@@ -309,7 +309,7 @@ class Database:
 
     def _open(self, line: _Line) -> None:
         self._boot = _boot_id()
-        self.path = os.path.realpath(self.path)  # everybody has to ring in the same folder
+        self.path = os.path.realpath(self.path)  # all processes must use the same folder for wake-ups
         self.bell.folder = f"{self.path}-wake"
         folder = os.path.dirname(self.path)
         if is_default(self.path):
@@ -329,11 +329,11 @@ class Database:
             connection.executescript(_SCHEMA)
             connection.execute(_READ, ("", "")).fetchone()
             _add_notes(connection)
-            connection.text_factory = bytes  # what is not UTF-8 is a fault of its row alone
+            connection.text_factory = bytes  # so that text which is not UTF-8 fails its own row only
             with self._bell_mutex:
                 if self.bell.fd < 0 and not self._closed:
                     self.bell.open(os.stat(self.path))
-            line.file = _identity(self.path) if before is None else before  # replaced meanwhile: it will be noticed
+            line.file = _identity(self.path) if before is None else before  # if replaced meanwhile, noticed later
             line.check_at = clock.now() + CHECK_EVERY
             line.connection = connection
         except BaseException:
@@ -395,7 +395,7 @@ class Database:
         if version:
             row = (FORMAT, token, self._boot, state, wall, self._namespace, name, version)
             return version + 1 if connection.execute(_UPDATE, row).rowcount else 0
-        # A version that no earlier row of this name can have had.
+        # A version that no earlier row of this name has had.
         new = (self._namespace, name, FORMAT, wall, token, self._boot, state, wall)
         return wall if connection.execute(_INSERT, new).rowcount else 0
 
@@ -413,7 +413,7 @@ class Database:
         return [swap.version + 1 if swap.version else wall for swap in swaps]
 
     def _row(self, name: str, found: Sequence[Any]) -> Row:
-        """A record as read; with its fault, when it is not what leasehold writes."""
+        """A record as read. ``fault`` is set if it is not in the form that leasehold writes."""
         format, version, token, boot, state = found
         fault = None
         text = ""
@@ -437,7 +437,7 @@ class Database:
             )
 
     def _tidy(self, connection: sqlite3.Connection) -> bool:
-        """Once an hour, whoever comes first: purge names that have been free for a day. True: there are more."""
+        """Once an hour, in one of the processes: purge names that have been free for a day. True: there are more."""
         wall = clock.wall_us()
         last = connection.execute("SELECT value FROM leasehold_meta WHERE key = 'tidied'").fetchone()
         if last is not None and type(last[0]) is int and 0 <= wall - last[0] < TIDY_EVERY:
@@ -461,19 +461,19 @@ class Database:
         return more
 
     def _idle(self, connection: sqlite3.Connection, found: Sequence[Any], wall: int) -> tuple[str, str, int] | None:
-        """Namespace, name and token of a record if nobody can hold the name or wait for it any more."""
+        """Namespace, name and token of a record, if the name can have neither holders nor waiters any more."""
         now = clock.now_us()
         try:
             space, name, boot, state = (_text(found[place]) for place in (0, 1, 4, 5))
             version, token = forms.number(found[2], "version", 1, forms.MOST - 1), found[3]
             entry = forms.load(name, token, state)
         except ValueError:
-            return None  # damaged: for those to see who ask for it
+            return None  # damaged: reported to those who use the name
         if boot != self._boot:
             outlive_boot(entry, now)
         if all(holder.expires <= now for holder in entry.holders):
             return space, name, token
-        if boot != self._boot:  # its holders' last ttl begins
+        if boot != self._boot:  # store the limited times, so that its holders do expire
             row = (FORMAT, token, self._boot, entry.dump(), wall, space, name, version)
             connection.execute(_UPDATE, row)
         return None
@@ -483,7 +483,7 @@ class Database:
         where = f"SQLite database {self.path}"
         if os.path.isdir(self.path):
             return StoreNotReady(f"{where} is a directory: give the path of a file")
-        if isinstance(error, sqlite3.ProgrammingError):  # by a signal handler or destructor, in the middle of a call
+        if isinstance(error, sqlite3.ProgrammingError):  # by a signal handler or destructor, during the call
             return StoreUnavailable(f"{where} is closed")
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_READONLY_DBMOVED:
             return StoreUnavailable(f"{where} was moved or deleted while in use: the next call opens it again")
@@ -517,7 +517,7 @@ class Database:
         return "check that this user has read and write access"
 
     def disconnect(self) -> None:
-        self._closed = True  # whoever waits for other writers gives up now
+        self._closed = True  # ends the waits for the write lock
         self._close(REST_LIMIT)
         with self._bell_mutex:
             self.bell.close()
@@ -533,9 +533,9 @@ class Database:
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:
-        """Nobody here is in the middle of a write: a process that is stopped now holds up no other.
+        """No thread of this process writes during the block, so a process that is stopped in it blocks no other.
 
-        Unless a write does not end in time: then the process is stopped all the same."""
+        A write that does not end within ``REST_LIMIT`` is not waited for."""
         with ExitStack() as held:
             ends = clock.now() + REST_LIMIT
             for line in self._main, self._others:
@@ -547,16 +547,14 @@ class Database:
         """Close the connections.
 
         SQLite counts file locks per process. A child that inherits an open connection believes that it has the
-        parent's locks; when the parent closes, it deletes the log under the child, and both go on in different files.
+        parent's locks. When the parent closes, it deletes the log that the child uses, and both write different files.
         """
         self._close(limit)
 
     def after_fork(self) -> None:
-        """SQLite forbids even closing an inherited connection: keep it out of the garbage collector's reach."""
-        lines = (
-            self._main,
-            self._others,
-        )  # still open: when their use did not end, or a handler raised before the fork
+        """Keep inherited connections alive for ever: SQLite forbids even closing them in the child."""
+        # Connections are still open if a request did not end in time, or a signal handler raised before the fork.
+        lines = (self._main, self._others)
         _inherited.extend(line.connection for line in lines if line.connection is not None)
         self._reset()
         self.bell.after_fork()
@@ -565,7 +563,7 @@ class Database:
 _inherited: list[sqlite3.Connection] = []
 _databases: weakref.WeakSet[Database] = weakref.WeakSet()
 _forking: list[bool] = []
-"""An item for each thread that forks now: nobody opens a connection until the last of them has."""
+"""One item per thread that forks now. No connection is opened while there are any."""
 
 
 def _before_fork() -> None:
@@ -575,13 +573,13 @@ def _before_fork() -> None:
         database.before_fork(ends - clock.now())
 
 
-if hasattr(os, "register_at_fork"):  # (what is built in is not interrupted by a signal handler)
+if hasattr(os, "register_at_fork"):  # built-in methods: no signal handler interrupts them
     os.register_at_fork(before=_before_fork, after_in_parent=_forking.pop, after_in_child=_forking.clear)
 
 
 @contextmanager
 def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing of what is done in the block, which may have ended it itself."""
+    """A transaction for the block, which may also end it by itself."""
     try:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -593,7 +591,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _add_notes(connection: sqlite3.Connection) -> None:
-    """The first tables had none. Somebody else may be about to add them too."""
+    """Add the column ``note`` to a table of the first version. Another process may do the same at this moment."""
     if connection.execute(_HAS_NOTES).fetchone() == (0,):
         with _transaction(connection):
             if connection.execute(_HAS_NOTES).fetchone() == (0,):
@@ -601,7 +599,7 @@ def _add_notes(connection: sqlite3.Connection) -> None:
 
 
 def _text(value: object) -> str:
-    """A text of a row, which is read as bytes. Raises ValueError."""
+    """The text of a column, which is read as bytes. Raises Damaged."""
     if not isinstance(value, bytes):
         raise forms.Damaged("a column is not text")
     try:
@@ -611,12 +609,12 @@ def _text(value: object) -> str:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """The primary result code; extended ones have it in the low byte."""
+    """The primary result code, which is the low byte of an extended one."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Which file this is: a database that was deleted or replaced under us must be opened anew."""
+    """Device and inode of the file, to notice that it was deleted or replaced; None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -642,7 +640,7 @@ def _boot_id() -> str:
 
 
 def refuse_network(path: str) -> None:
-    """Neither SQLite's locks, nor the boot id, nor FIFOs reach across machines."""
+    """Raise StoreNotReady for a network file system: SQLite's locks, the boot id and FIFOs work on one machine only."""
     try:
         with open("/proc/self/mountinfo") as file:
             found = network_mount(os.path.dirname(path), file.readlines())
@@ -658,7 +656,7 @@ def refuse_network(path: str) -> None:
 
 
 def network_mount(folder: str, mounts: list[str]) -> tuple[str, str] | None:
-    """Type and place of the file system that the folder is on, if that is a network's, or may be (FUSE)."""
+    """Type and mount point of the folder's file system, if it is a network file system, or may be one (FUSE)."""
     best = ("", "")
     for line in mounts:
         fields = line.split()

@@ -1,4 +1,4 @@
-"""The SQLite store's driver for asyncio: operations in one worker thread, rings and deaths through the loop."""
+"""The SQLite store's driver for asyncio: operations run in one worker thread, the loop gets wake-ups and deaths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .store import Database
 
 
 class SqliteTasks:
-    """One worker, so that operations happen in the order in which they were asked for, also after a cancellation."""
+    """One worker thread, so that operations run in the order of their calls, also after a cancellation."""
 
     def __init__(self, path: str, namespace: str) -> None:
         self.database = Database(path, namespace)
@@ -37,7 +37,7 @@ class SqliteTasks:
     async def run(self, steps: Steps[T], limit: float) -> T:
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix="leasehold-sqlite")
-        # The time counts from now, not from when the worker gets to it.
+        # The limit counts from now, not from when the worker begins.
         call = self._worker.submit(self.database.run_until, steps, clock.now() + limit)
         future = asyncio.wrap_future(call)
         try:
@@ -45,7 +45,7 @@ class SqliteTasks:
         except asyncio.CancelledError:
             future.cancel()
             raise
-        if not future.done() and call.cancel():  # it has not begun; one that has keeps to its limit itself
+        if not future.done() and call.cancel():  # not begun; a call that has begun keeps its own limit
             raise StoreUnavailable(f"{self.database.path}: timed out waiting for other calls of this process")
         return await future
 
@@ -53,7 +53,7 @@ class SqliteTasks:
         return self.database.at_rest()
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
-        """Watch the holders' sessions for this attempt if it is next."""
+        """Watch the sessions of the holders for this attempt, if it is the next waiter. Whether push works."""
         bell = self.database.bell
         if bell.fd < 0:
             return False
@@ -77,7 +77,7 @@ class SqliteTasks:
         for session in sessions:
             kept = old.pop(session, None)
             watch = kept or self.database.bell.watch(session)
-            if watch is None:  # died between the answer and now
+            if watch is None:  # died since the store answered
                 self.on_ring(attempt)
                 continue
             new[session] = watch

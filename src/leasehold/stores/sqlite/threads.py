@@ -1,4 +1,4 @@
-"""The SQLite store's driver for threads: a listener thread waits for rings and for the death of holders."""
+"""The SQLite store's driver for threads: a listener thread waits for wake-ups and for the death of holders."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..fifo import POKE, Descriptor
 from .store import Database
 
 LOG_LEFT = 512 * 1024
-"""The longest write-ahead log that is left behind: 0.6 ms for the next to read, and 60 runs."""
+"""Bytes of the longest write-ahead log that ``leave`` leaves behind: 60 runs, read by the next process in 0.6 ms."""
 LOOK_EVERY = 0.5
-"""How often to look for holders that have died, where nothing tells of it: under gevent and eventlet."""
+"""Seconds between checks for dead holders under gevent and eventlet, whose polls do not report them."""
 
 
 class SqliteThreads:
@@ -26,10 +26,11 @@ class SqliteThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
+        self._mutex = threading.RLock()  # a signal handler may acquire in the middle of an acquire
         self._life: Life | None = None
         self._watched: dict[str, Mapping[str, Descriptor]] = {}
-        """By attempt: the sessions it watches. Never changed, but replaced: a signal handler may come at any time."""
+        """By attempt, the sessions that it watches. The inner mappings are replaced, never changed, because a signal
+        handler can interrupt at any time."""
         self._closed = False
 
     @property
@@ -47,7 +48,7 @@ class SqliteThreads:
         return self.database.at_rest()
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
-        """Watch the holders' sessions for this attempt if it is next."""
+        """Watch the sessions of the holders for this attempt, if it is the next waiter. Whether push works."""
         bell = self.database.bell
         if bell.fd < 0:
             return False
@@ -59,24 +60,24 @@ class SqliteThreads:
             try:
                 start_thread("leasehold-sqlite", self._listen)
             except RuntimeError:
-                return False  # no thread to be had: the waiter polls, and the next one tries again
+                return False  # no thread can be started: this waiter polls, and the next one tries again
         elif changed:
             bell.poke()
         return busy is None or bell.can_be_rung()
 
     def forget(self, attempt: str) -> None:
         if self._watched.pop(attempt, None) is not None:
-            self.database.bell.poke()  # the listener lets go of what only it has
+            self.database.bell.poke()  # so that the listener drops the descriptors
 
     def _watch(self, attempt: str, sessions: tuple[str, ...]) -> bool:
-        """Watch just these sessions for the attempt. True when that is a change."""
+        """Watch exactly these sessions for the attempt. Returns whether that is a change."""
         old = self._watched.get(attempt, {})
         if tuple(old) == sessions:
             return False
         new = {}
         for session in sessions:
             watch = old[session] if session in old else self.database.bell.watch(session)
-            if watch is None:  # died between the answer and now
+            if watch is None:  # died since the store answered
                 self.on_ring(attempt)
             else:
                 new[session] = watch
@@ -90,7 +91,7 @@ class SqliteThreads:
         with Life() as life:
             with self._mutex:
                 if self._life is not None or self._closed:
-                    return  # two have been started
+                    return  # another one listens already
                 self._life = life
             self._keep_listening()
 
@@ -113,7 +114,7 @@ class SqliteThreads:
                             self.on_ring(attempt)
 
     def _wait(self, watches: Mapping[int, tuple[str, str, Descriptor]]) -> list[int]:
-        """Our FIFO when there is something in it, and those of ``watches`` whose session has died."""
+        """Wait, then return the descriptors that are ready: our FIFO if it can be read, watches of dead sessions."""
         bell = self.database.bell
         if kernel_polls():
             poll = select.poll()
@@ -127,7 +128,7 @@ class SqliteThreads:
     def close(self) -> None:
         self._closed = True
         self._watched.clear()
-        with self._mutex:  # a thread that has just been started either is known here, or sees that all is over
+        with self._mutex:  # a thread that was just started is either known here, or sees _closed
             life = self._life
         if life is not None:
             self.database.bell.poke()
@@ -136,16 +137,16 @@ class SqliteThreads:
 
     @property
     def life(self) -> str | None:
-        """A file by which others tell that this session lives: as long as any process has it open for reading."""
+        """The FIFO of this session, which counts as alive as long as any process has this file open for reading."""
         bell = self.database.bell
         return bell.path if bell.fd >= 0 else None
 
     def leave(self) -> None:
-        """Instead of ``close`` when nothing is held and the process ends at once, as every ``leasehold run`` does.
+        """Instead of ``close``, when nothing is held and the process ends at once, as every ``leasehold run`` does.
 
-        The last one to close a database copies the write-ahead log into it and syncs both, and the next to write
-        syncs a new log: 20 ms of each run on a file that nobody else uses. Without that, whoever opens it next finds
-        the log as it is, and only has to read it; so it is not left to grow long.
+        The last process to close a database copies the write-ahead log into it and syncs both, and the next writer
+        syncs a new log: 20 ms per run on an otherwise unused file. Without the copy, the next process only reads the
+        log. A log longer than ``LOG_LEFT`` is copied.
         """
         try:
             short = os.stat(self.database.path + "-wal").st_size <= LOG_LEFT
@@ -157,7 +158,7 @@ class SqliteThreads:
             self.close()
 
     def after_fork(self) -> None:
-        """In the child: new mutex, no thread, and the parent's watches closed."""
+        """In the child: use a new mutex and no thread, and close the parent's watches."""
         for watched in list(self._watched.values()):
             for watch in watched.values():
                 watch.close()
