@@ -1,4 +1,4 @@
-"""What the drivers of :mod:`leasehold.stores.redlock` share: jobs for a node, how a node does, and counting answers."""
+"""Shared by both drivers of :mod:`leasehold.stores.redlock`: jobs for a node, its health, and counting answers."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from ..redis.store import Keys, Many
 from .store import SLOWEST, Poll, Tell
 
 REST = 0.5
-"""A node that has failed is left alone for so long: what it is asked meanwhile has failed too, at once."""
+"""Seconds that a failed node rests: jobs for it fail at once meanwhile."""
 MOST_OWED = 10_000
+"""Most calls that are kept for a node that failed."""
 _AT_ONCE = 200
-"""Calls of those that are owed, sent together."""
+"""Most owed calls that are sent together."""
 _ENDS = {ABANDON: 1, RELEASE: 2}
-"""What ends an attempt, or one try of it, and which of its arguments has it leave a mark."""
+"""Scripts that end an attempt, or one try of it, and the position of the argument that makes them leave a mark."""
 
 
 Request: TypeAlias = Call | Many | Keys
 
 
 class Job(NamedTuple):
-    """What one node has to do, and who is told."""
+    """A request to one node, and the callback for its answer."""
 
     request: Request | Callable[[], Request | None]
-    """Or what tells it when the node has come to it; None when there is nothing to do any more."""
+    """Or a function that returns it when the node reaches the job; None if nothing is left to do."""
     limit: float
     done: Callable[[Any], None]
     owed_until: float
-    """When it fails it is tried again until then; 0 for never."""
+    """If it fails, it is retried until then; 0: never."""
     awaited_until: float
-    """Then whoever asked has gone."""
+    """When the caller stops waiting."""
     insists: bool
-    """It is tried even if the node rests."""
+    """Whether it is sent even if the node rests."""
 
 
 class Node(Protocol):
-    """One Redis: its jobs are done one after the other, in the order in which they came."""
+    """One Redis. Its jobs run one after the other, in the order of ``put``."""
 
     health: Health
 
@@ -52,18 +53,18 @@ class Node(Protocol):
 
 
 class Health:
-    """How a node does, and what it owes us: calls that it did not take, and takes before anything else."""
+    """Whether a node works, and the calls that it owes: they failed before, and are sent before any other call."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._owed: deque[Job] = deque(maxlen=MOST_OWED)
         self._rests_until = 0.0
         self._error: StoreError | None = None
-        # By attempt, the number of its last try that has failed here: it may yet arrive (mark.lua).
+        # By attempt, the number of its last try that failed here: the try may still arrive (mark.lua).
         self._late: dict[bytes, bytes] = {}
 
     def excuse(self, job: Job) -> StoreError | None:
-        """Why the job is not even tried: nobody waits for it any more, or the node has failed a moment ago."""
+        """Why the job is not sent: its caller stopped waiting, or the node rests. None: it is to be sent."""
         error: StoreError | None = None
         if clock.now() > job.awaited_until:
             error = StoreUnavailable(f"{self._where}: timed out waiting for earlier calls to this node")
@@ -77,6 +78,7 @@ class Health:
         return self._error is not None and clock.now() < self._rests_until
 
     def failed(self, job: Job | None, error: BaseException) -> StoreError:
+        """Note that a job failed: the node rests. Returns the error in leasehold's terms."""
         self._error = translate(error, self._where)
         self._error.__cause__ = error
         self._rests_until = clock.now() + REST
@@ -90,11 +92,12 @@ class Health:
         return self._error
 
     def worked(self, job: Job) -> None:
+        """Note that a job succeeded."""
         self._error = None
         self._done(job.request)
 
     def prepare(self, job: Job) -> Job | None:
-        """The job as it is to be sent now: what ends an attempt leaves a mark, if a try of it has failed here."""
+        """The job as it is to be sent now. If a try of an attempt failed here, the call that ends it leaves a mark."""
         request = job.request() if not isinstance(job.request, tuple) else job.request
         return None if request is None else job._replace(request=self._marked(request))
 
@@ -115,7 +118,7 @@ class Health:
         return bool(self._owed)
 
     def debts(self) -> Iterator[Sequence[Call]]:
-        """What is owed, in pieces: each counts as paid when the next is asked for."""
+        """The owed calls, in batches. A batch counts as done when the next one is requested."""
         while self._owed:
             some = list(islice(self._owed, _AT_ONCE))
             now = clock.now()
@@ -134,7 +137,7 @@ class Health:
 
 
 class Ballot:
-    """The answers to one question. ``decided`` is called once: when there are enough, or all of them."""
+    """The answers to one poll. ``decided`` is called once: when the answers are enough, or complete."""
 
     def __init__(self, nodes: int, poll: Poll, decided: Callable[[], object]) -> None:
         self._answers: dict[int, Any] = {}
@@ -163,10 +166,10 @@ class Ballot:
 
 
 def ask(nodes: Sequence[Node], poll: Poll, left: float, decided: Callable[[], object]) -> Ballot:
-    """Put the question to all nodes.
+    """Send the request to all nodes.
 
-    Rest spares us the calls to a bad node. When a majority rests there is no answer without them, and it may have been
-    us who stood still: then they are asked all the same.
+    Resting nodes are normally skipped. If a majority rests, all nodes are asked: there is no majority without them, and
+    it may have been this process that stood still.
     """
     insists = sum(node.health.resting() for node in nodes) > (len(nodes) - 1) // 2
     ballot = Ballot(len(nodes), poll, decided)
@@ -179,11 +182,12 @@ def ask(nodes: Sequence[Node], poll: Poll, left: float, decided: Callable[[], ob
 
 
 def awaited(poll: Poll, left: float) -> float:
-    """For how many seconds the answers are waited for: a node may first have to do what it was asked before."""
+    """Seconds to wait for the answers. A node may have to finish earlier jobs first."""
     return max(0.0, min(left, poll.patience * 2))
 
 
 def tell(nodes: Sequence[Node], message: Tell) -> None:
+    """Send the message to all nodes, without waiting for answers."""
     until = clock.now() + message.until
     for number, node in enumerate(nodes):
         if isinstance(message.what, Call):
@@ -193,4 +197,4 @@ def tell(nodes: Sequence[Node], message: Tell) -> None:
 
 
 def _nobody(answer: Any) -> None:
-    """Nobody waits for it."""
+    """Ignores the answer: no caller waits for it."""

@@ -1,7 +1,7 @@
-"""``redlock://h1:p1,h2:p2,h3:p3``: a lease is held when a majority of independent Redis nodes say so.
+"""``redlock://h1:p1,h2:p2,h3:p3``: a lease is held while a majority of independent Redis nodes hold it.
 
-Each node stores what a single Redis does, and runs the same scripts. What a majority means, and how the token stays
-monotonic, is here; ``threads.py`` and ``tasks.py`` ask the nodes, all at once. The reasons are in
+Each node stores the same records as a single Redis, and runs the same scripts. Here is what a majority means, and how
+tokens keep rising. ``threads.py`` and ``tasks.py`` send each request to all nodes at once. The reasons are in
 ``docs/design/04-redlock.md``.
 """
 
@@ -37,58 +37,60 @@ from ..redis.store import Keys, Many, RedisStore, read_holding, read_mismatch
 from ..redis.url import Address, parse
 
 Answers = Mapping[int, Any]
-"""By node: its reply, or the error that came in place of one."""
+"""By node, its reply or its error."""
 
 SLOWEST, QUICKEST = 0.5, 0.1
-"""Bounds, in seconds, of what one node may take: a tenth of the ttl in between."""
+"""Bounds of the time limit for one node, in seconds. In between it is a tenth of the ttl."""
 OWED = 30.0
-"""How long a release that a node did not take is tried again."""
+"""Seconds for which a release is retried on a node that missed it."""
 SPREAD = 0.05
-"""Waiters look so much after the holder's expiry, at most, each at a time of its own: else they split the votes."""
+"""Waiters ask again up to so many seconds after the holder's expiry, at random: at the same moment, they would split
+the votes."""
 SPLIT, SPLITS = 0.04, 4
-"""When they did, each asks again within so many seconds, and with each further time within twice as many; so often."""
+"""After a split vote each waiter asks again within SPLIT seconds, at random. The bound doubles with each further split,
+at most SPLITS times."""
 YOUNG = 1.0
-"""A vote that is no older may be of somebody who is still asking the other nodes."""
+"""Seconds. A younger vote may be of an attempt that still asks the other nodes."""
 
 
 class Poll(NamedTuple):
-    """Ask all nodes at once. Answered as soon as ``enough`` says so, or when the last node has answered or failed."""
+    """Ask all nodes at once. Answered when ``enough`` is true of the answers, or when all nodes answered or failed."""
 
     request: Call | Many | Keys
     enough: Callable[[Answers], bool]
     patience: float
-    """Seconds that one node may take."""
+    """The time limit for one node, in seconds."""
     owed: float = 0.0
-    """A node that fails is asked again, for so many seconds, before anything else that it is asked."""
+    """If a node fails, the request is retried there for so many seconds, before any other request. 0: never."""
     heard: dict[int, Any] | None = None
-    """Takes in every answer, also those that come when it is decided."""
+    """Receives every answer, also late ones."""
 
 
 class Tell(NamedTuple):
-    """Have all nodes do it, after what they were asked before; nobody waits. A call is tried again where it fails."""
+    """Send a request to all nodes, after their earlier jobs, without waiting. A failed call is retried."""
 
     what: Call | Callable[[int], Many | None]
-    """Or what tells a node, by its number, when it has come to it."""
+    """Or a function that returns the request of a node, by its number, when the node reaches it."""
     until: float
-    """For so many seconds; then the node has forgotten the lease by itself."""
+    """For how many seconds. After that the lease has expired on the node."""
 
 
 class Held:
-    """A lease that was granted: what its votes are made of. Times are local ones."""
+    """A lease that was granted, with what a vote for it needs. Times are local."""
 
     __slots__ = ("ask", "number", "since", "until")
 
     def __init__(self, ask: Ask, number: bytes, since: float) -> None:
         self.ask = ask
         self.number = number
-        """Of the try that was granted."""
+        """The number of the try that was granted."""
         self.since = since
         self.until = since + ask.ttl / SECOND
-        """When it is over unless it is renewed."""
+        """When it expires, unless it is renewed."""
 
 
 class RedlockStore:
-    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+    """Leases on a majority of nodes. :class:`leasehold.protocol.Store` says what each operation means."""
 
     scheme = "redlock"
     fair = False
@@ -104,8 +106,8 @@ class RedlockStore:
         self.quorum = nodes // 2 + 1
         self._one = RedisStore("redlock", namespace, quorum=True)
         self._tries = count(1)
-        self._splits: dict[str, int] = {}  # by attempt, how often in a row nobody got a majority
-        self._held: dict[str, Held] = {}  # by attempt, until it is given back
+        self._splits: dict[str, int] = {}  # by attempt, the number of split votes in a row
+        self._held: dict[str, Held] = {}  # by attempt, until its release
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         if ask.heir is not None:
@@ -119,7 +121,7 @@ class RedlockStore:
         granted = {node: reply for node, reply in answers.items() if _is(reply, 1)}
         if len(granted) >= self.quorum:
             token = max(reply[1] for reply in granted.values())
-            # Written to a majority before anybody hears of it: whoever comes next meets one of these nodes.
+            # Written to a majority before the token is used: the next acquire reads at least one of these nodes.
             raising = Call(RAISE, call.keys, (ask.attempt.encode(), b"%d" % token, number))
             raised: Answers = yield Poll(raising, self._decided(lambda reply: reply == 1), patience)
             if sum(reply == 1 for reply in raised.values()) >= self.quorum:
@@ -136,25 +138,25 @@ class RedlockStore:
         return self._busy(ask, [read_holding(ask.name, reply[5:]) for reply in refused if len(reply) > 5], len(granted))
 
     def _busy(self, ask: Ask, seen: Sequence[Holding], free: int) -> Busy:
-        """Who has it, as far as the nodes have said, of which so many were free; and when to look again."""
+        """The holder, as far as the nodes reported one, and when to ask again. The name was free on ``free`` nodes."""
         if not seen:
             return Busy(None, None, None)
         silent = self.nodes - free - len(seen)
         [(_, most)] = Counter(holding.attempt for holding in seen).most_common(1)
         holder = max(seen, key=lambda holding: holding.token)._replace(waiters=None)
         if most + silent < self.quorum and any(holding.age < YOUNG for holding in seen):
-            # Several ask at the same time, and each has some of the votes: they are given back by now.
+            # Several attempts asked at the same time, and split the votes. They have abandoned them by now.
             splits = min(self._splits.get(ask.attempt, -1) + 1, SPLITS)
-            if ask.queue:  # else it does not ask again
+            if ask.queue:  # otherwise it does not ask again
                 self._splits[ask.attempt] = splits
             return Busy(holder, None, None, look=random.uniform(0.0, SPLIT * 2**splits))
         self._splits.pop(ask.attempt, None)
-        # It can be had when a majority is free: of those that hold it, so many have to let it go.
+        # The name can be acquired when it is free on a majority: it must expire on ``needed`` more nodes.
         needed = self.quorum - free
         over = sorted(holding.expires_in for holding in seen)
         if len(over) < needed:
             return Busy(holder, None, None)
-        # Not by expires_in, at which everybody looks at the same moment.
+        # Not by expires_in, at which all waiters would ask at the same moment.
         return Busy(holder, None, None, look=max(0.0, over[needed - 1]) + random.uniform(0.0, SPREAD))
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
@@ -167,7 +169,7 @@ class RedlockStore:
             return (self._renewed([reply[place] for reply in replies]) for place in range(len(batch)))
 
         def unknown(place: int) -> StoreError:
-            """Why, of one that too few nodes can tell of: some may not be able to read its record."""
+            """Why too few nodes know the outcome of this renewal: some may be unable to read its record."""
             for reply in answers.values():
                 if isinstance(reply, list) and isinstance(reply[place], bytes):
                     return unreadable(batch[place].name, reply[place].decode(errors="replace"))
@@ -180,7 +182,7 @@ class RedlockStore:
         found = list(outcomes(answers))
         for each, outcome in zip(batch, found, strict=True):
             if outcome == RENEWED and (held := self._held.get(each.attempt)) is not None:
-                held.until = sent + each.ttl / SECOND  # not put back: another thread may just have released it
+                held.until = sent + each.ttl / SECOND  # changed, not stored again: another thread may have released it
             elif outcome in (GONE, BROKEN):
                 self._held.pop(each.attempt, None)
         if any(answers.get(node) != [1] * len(batch) for node in range(self.nodes)):
@@ -189,11 +191,11 @@ class RedlockStore:
         return known([outcome or unknown(place) for place, outcome in enumerate(found)])
 
     def _votes(self, confirmed: Mapping[int, Renewal], heard: Answers, node: int) -> Many | None:
-        """What gives these leases, of which a majority has just said that they stand, the votes of a node that has
-        said that it knows nothing of them: it has restarted, or was away when they were granted.
+        """The calls that restore the votes of a node that has no record of these leases, because it restarted, or was
+        down when they were granted. A majority has just confirmed the leases.
 
-        Asked when the node has come to it: one that is given back meanwhile is not among them, since the release comes
-        behind this."""
+        Called when the node reaches this job, so that leases released meanwhile are left out: their release comes to
+        the node after this."""
         reply = heard.get(node)
         if not isinstance(reply, list):
             return None
@@ -207,7 +209,7 @@ class RedlockStore:
         return Many(calls) if calls else None
 
     def _renewed(self, replies: Sequence[int | bytes]) -> str | None:
-        """What the nodes that have answered so far say of a lease; None when the others may change it.
+        """The outcome of a renewal by the answers so far; None if further answers can change it.
 
         A node that cannot read the record has no vote."""
         votes = [reply for reply in replies if isinstance(reply, int)]
@@ -255,7 +257,7 @@ class RedlockStore:
         yield
 
     def tidy(self) -> Steps[None]:
-        """Forget leases that ended without being given back."""
+        """Forget leases that expired without a release."""
         now = clock.now()
         for attempt, held in list(self._held.items()):
             if held.until < now:
@@ -283,13 +285,13 @@ class RedlockStore:
                     by_attempt.setdefault(holding.attempt, []).append(holding)
             for seen in by_attempt.values():
                 if len(seen) >= self.quorum:
-                    token = mode(each.token for each in seen)  # one may not have heard of the final one yet
-                    left = sorted(each.expires_in for each in seen)[-self.quorum]  # until then a majority has it
+                    token = mode(each.token for each in seen)  # a node may not have the final token yet
+                    left = sorted(each.expires_in for each in seen)[-self.quorum]  # until then it is held on a majority
                     found.append(seen[0]._replace(token=token, expires_in=left, waiters=None))
         return found
 
     def _everywhere(self, call: Call, owed: float = 0.0) -> Steps[bool]:
-        """Have all do it. The answer is what a majority has answered, or may have; the rest still do it."""
+        """Send a call to all nodes. Returns what a majority answered, or may have; the other nodes still do it."""
         answers: Answers = yield Poll(call, self._decided(lambda reply: reply == 1), SLOWEST, owed)
         votes: list[int] = [reply for reply in answers.values() if not isinstance(reply, Exception)]
         if len(votes) < self.quorum:
@@ -298,8 +300,8 @@ class RedlockStore:
         return yes >= self.quorum or (yes > silent and yes + silent >= self.quorum)
 
     def _insist(self, poll: Poll) -> Steps[Answers]:
-        """Ask what can be asked twice. If too few answer they are asked once more: they may have had to connect anew,
-        or this process stood still."""
+        """Send an idempotent request, and once more if too few nodes answer: they may have had to reconnect, or this
+        process may have stood still."""
         answers: Answers = yield poll
         too_few = sum(not isinstance(reply, Exception) for reply in answers.values()) < self.quorum
         if too_few and isinstance(self._too_few(answers), StoreUnavailable):
@@ -307,9 +309,9 @@ class RedlockStore:
         return answers
 
     def _decided(self, yes: Callable[[Any], bool]) -> Callable[[Answers], bool]:
-        """Whether the nodes that have not answered yet can still change anything: a majority for it, or against.
+        """A function that tells whether further answers can no longer change the result.
 
-        A node that fails is not one that refuses: a majority has to answer, unless it can't any more."""
+        A failed node is not a refusal: a majority has to answer, unless too many nodes failed."""
         minority = self.nodes - self.quorum
 
         def enough(answers: Answers) -> bool:
@@ -324,7 +326,7 @@ class RedlockStore:
         return len(answers) == self.nodes
 
     def _too_few(self, answers: Answers) -> StoreError:
-        """Why there is no majority; StoreNotReady when there can't be one before somebody mends the nodes."""
+        """Why there is no majority. StoreNotReady if there cannot be one until an operator repairs the nodes."""
         errors = [reply for reply in answers.values() if isinstance(reply, Exception)]
         refusals = [error for error in errors if isinstance(error, StoreNotReady)]
         if len(refusals) > self.nodes - self.quorum:
@@ -357,7 +359,7 @@ def open_url(url: str, namespace: str) -> Opened:
 
 
 def nodes_of(url: str) -> list[Address]:
-    """The nodes that a URL names."""
+    """The nodes that a URL names. Raises ValueError for fewer than three, or the same one twice."""
     address = parse("redis+cluster://" + url.partition("://")[2], any_db=True)
     if len(address.hosts) < 3 or len(set(address.hosts)) < len(address.hosts):
         raise ValueError("redlock:// needs three or more different nodes: redlock://h1:p1,h2:p2,h3:p3")

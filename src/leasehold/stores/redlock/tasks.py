@@ -1,4 +1,4 @@
-"""The driver of :mod:`leasehold.stores.redlock` for asyncio: all nodes are asked at once, in the caller's loop."""
+"""The driver of :mod:`leasehold.stores.redlock` for asyncio: one task per node, in the caller's loop."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .threads import RedlockThreads
 
 
 class Node:
-    """See :class:`leasehold.stores.redlock.node.Node`. Its task lives as long as there is something to do."""
+    """See :class:`leasehold.stores.redlock.node.Node`. Its task lives as long as it has jobs."""
 
     def __init__(self, address: Address) -> None:
         self.link = task_link(address)
@@ -30,7 +30,7 @@ class Node:
         self._later: asyncio.TimerHandle | None = None
 
     def put(self, job: Job) -> None:
-        """Whoever asked may be cancelled: the job is done all the same, and before any later one."""
+        """Add a job. It is done even if its caller is cancelled, and before any later job."""
         self.jobs.append(job)
         self._begin()
 
@@ -67,12 +67,10 @@ class Node:
                     reply = (await self.link.send((call,), job.limit))[0]
                 case other:
                     raise TypeError(other)
-        except (
-            asyncio.CancelledError
-        ):  # by somebody who has cancelled every task: it may arrive yet, or not have been sent
+        except asyncio.CancelledError:  # all tasks of the loop were cancelled; the call may have been sent or not
             self.health.failed(job, ConnectionError("the call was cancelled"))
             raise
-        except Exception as error:  # whatever it is: the node has not answered, and goes on with its next job
+        except Exception as error:  # any error: this job has failed, and the next one begins
             return self.health.failed(job, error)
         self.health.worked(job)
         return reply

@@ -29,7 +29,7 @@ class Node:
         self.thread: Life | None
         try:
             self.thread = start_thread("leasehold-redlock", self._work)
-        except RuntimeError:  # there is none to be had, as when the interpreter exits: then by whoever puts a job
+        except RuntimeError:  # for example because the interpreter exits: ``put`` then does the job itself
             self.thread = None
 
     def put(self, job: Job) -> None:
@@ -77,7 +77,7 @@ class Node:
                     reply = self._link.send((call,), job.limit)[0]
                 case other:
                     raise TypeError(other)
-        except Exception as error:  # whatever it is: the node has not answered, and goes on with its next job
+        except Exception as error:  # any error: this job has failed, and the next one begins
             return self.health.failed(job, error)
         self.health.worked(job)
         return reply
@@ -99,7 +99,7 @@ class RedlockThreads:
         self._reset()
 
     def _reset(self) -> None:
-        self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
+        self._mutex = threading.RLock()  # a signal handler may acquire in the middle of an acquire
         self._nodes: list[Node] = []
         self._closed = False
 
@@ -128,7 +128,7 @@ class RedlockThreads:
             return self._nodes
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
-        """Nobody is rung: a release frees nodes one after the other, and whoever is first wins."""
+        """No push: a release frees the nodes one after the other, and the first to ask acquires."""
         return False
 
     def forget(self, attempt: str) -> None:
