@@ -1,6 +1,6 @@
-"""What an operator should know about an etcd that leases live in: each finding says how to mend it.
+"""``leasehold doctor`` for etcd.
 
-``doctor(url)`` asks; nothing is changed but a name that nobody uses, which is taken and given back.
+It only reads, except for one test lease, which it acquires and releases.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .wire import first, read
 
 LIMIT = 5.0
 QUOTA = 2 * 1024**3
-"""What etcd takes unless told otherwise: it does not tell what it was told."""
+"""etcd's default quota. The API does not report the configured one."""
 _FAULTS = (
     ("can revoke live leases (etcd#15247)", {(3, 4): 31, (3, 5): 13}, "3.5.13, 3.4.31"),
     (
@@ -31,7 +31,7 @@ _FAULTS = (
         "3.5.7, 3.4.23",
     ),
 )
-"""What a version does, from which patch on it does not, and what to upgrade to."""
+"""Faults of etcd: what happens, by minor version the first patch without the fault, and what to upgrade to."""
 _ALARMS = {
     1: ("is full (NOSPACE)", "no lease can be acquired: compact, defragment, then run `etcdctl alarm disarm`"),
     2: ("reports corrupt data", "replace the member that differs: see etcd's documentation on corruption"),
@@ -42,7 +42,9 @@ _TURN_ON_OR_LEAVE = "remove user and password from the URL, or run `etcdctl auth
 
 
 def doctor(url: str, namespace: str = "") -> list[Finding]:
-    """Look at each member that the URL names, and at what this user may do."""
+    """Check each member that the URL names, the cluster, and this user's permissions.
+
+    Raises ValueError for a bad URL; any other problem is a finding."""
     address = parse(url)
     found: list[Finding] = []
     leaders = set()
@@ -63,7 +65,7 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
 
 
 def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
-    """Who leads according to this member; 0: nobody, or this user may not know; None: it does not answer."""
+    """Check one member. Returns its leader; 0: it has none, or this user may not read it; None: no answer."""
 
     def say(level: str, message: str, advice: str = "") -> None:
         found.append(Finding(level, address.where, message, advice))
@@ -97,7 +99,7 @@ def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
 
 
 def _authentication(address: Address) -> Iterator[Finding]:
-    """Whether etcd asks who one is, and as whom we come. Nothing where no member answers: that was said."""
+    """Whether authentication is on, and who this client is. Nothing if no member answers, which is reported before."""
     try:
         on = _asks_who_we_are(address)
     except DRIVER_ERRORS:
@@ -119,7 +121,7 @@ def _authentication(address: Address) -> Iterator[Finding]:
 
 
 def _asks_who_we_are(address: Address) -> bool:
-    """A refusal tells it too. 3.4 does not know the question: there a login without a name tells."""
+    """Whether authentication is on; a refusal tells that too. etcd 3.4 has no such request: try an empty login."""
     link = Pool(Endpoints(address))
     try:
         try:
@@ -128,7 +130,7 @@ def _asks_who_we_are(address: Address) -> bool:
             if not error.unheard_of:
                 return _told_by(error)
         if address.user:
-            return True  # it has let us log in
+            return True  # the login succeeded
         try:
             link.send(wire.authenticate("", ""), LIMIT)
         except Refused as error:
@@ -192,7 +194,7 @@ def _unseen(address: Address, what: str, error: BaseException) -> Finding:
 
 
 def _lease(address: Address, namespace: str) -> Iterator[Finding]:
-    """Do what leases need, on a name of our own."""
+    """Acquire and release a test lease."""
     store = EtcdStore(namespace)
     driver = EtcdThreads(store, Pool(Endpoints(address)), address.where)
     name, attempt = "leasehold-doctor", os.urandom(16).hex()

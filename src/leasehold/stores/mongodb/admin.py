@@ -1,6 +1,6 @@
-"""What an operator runs on a MongoDB store: ``init`` makes everything there is to make, ``doctor`` looks at it.
+"""``leasehold init`` and ``leasehold doctor`` for MongoDB.
 
-Neither is needed: a user with the rights to do so makes the same at first use. After ``init`` the rights to find,
+``init`` is optional: a user with enough rights creates the same on first use. After ``init`` the rights to find,
 insert, update and remove are enough.
 """
 
@@ -32,13 +32,13 @@ from .link import (
 from .stages import FORMAT
 
 LEGACY = ("system_locks", "distributed.locks")
-"""Where documents A and E keep their locks by default."""
+"""Default collections of the lock code that leasehold replaces (documents A and E)."""
 OLD = "legacy locks"
 LIMIT = 30.0
 OLDEST = (4, 4)
 SKEW, USUAL_SKEW = safety_margin(FIRST_TERM, None), safety_margin(DEFAULT_TTL, None)
-"""Seconds by which the clocks of a replica set's members may differ: the margin of a lease that has come by push, until
-its first renewal, and of any other with the usual ttl."""
+"""Seconds by which the clocks of a replica set's members may differ: the margin of a lease that was granted by push,
+until its first renewal, and the margin of other leases with the default ttl."""
 SAMPLES = 5
 NEEDED = ("find", "insert", "update", "remove")
 
@@ -54,11 +54,13 @@ _SHOWN = {"now": "$$NOW", **dict.fromkeys(("lockName", "instanceId", "lockId", "
 def init(
     target: object, *, from_legacy: bool = False, dry_run: bool = False, legacy: Sequence[str] = ()
 ) -> list[Finding]:
-    """Make the collections and the index; with ``from_legacy`` first see off the records of the locks of old.
+    """Create the collections and the index.
 
-    Those are looked for in ``LEGACY`` and in the collections named in ``legacy``. Everything is looked at before
-    anything is changed: it refuses (a finding of level ERROR) while a lock of old is held, since old and new code do
-    not exclude each other. Running it again, or on two machines at once, does no harm. ``dry_run`` changes nothing.
+    ``from_legacy``: first remove the expired records of legacy locks, in the collections ``LEGACY`` and ``legacy``.
+    ``dry_run``: change nothing; findings have the level TO_DO.
+    While a legacy lock is held, or if something else is in the way, nothing is changed and a finding has level ERROR:
+    old and new code do not exclude each other. Running init again, or on two machines at once, does no harm.
+    Raises StoreNotReady, StoreUnavailable.
     """
     with _open(target) as access:
         names = set(access.database.list_collection_names())
@@ -70,7 +72,9 @@ def init(
 
 
 def doctor(target: object) -> list[Finding]:
-    """Look at the store as it is for this user. Changes nothing."""
+    """Check server, clocks, this user's rights, indexes, push and records. Changes nothing.
+
+    Raises StoreNotReady, StoreUnavailable if the checks cannot be made."""
     with _open(target) as access:
         hello = access.client.admin.command("hello")
         return [
@@ -106,7 +110,7 @@ def _open(target: object) -> Iterator[Access]:
 
 
 def _clashing(access: Access, names: Collection[str]) -> Iterator[Finding]:
-    """What leases cannot live with."""
+    """What makes the collections unfit for leases."""
     if access.leases.name in names:
         found = [*_indexes(access), *(_shard_key(access) if access.sharded else ())]
         yield from (finding for finding in found if finding.level == ERROR)
@@ -140,7 +144,7 @@ def _make(access: Access, names: Collection[str], dry_run: bool) -> Iterator[Fin
             access.database.command("convertToCapped", access.calls.name, size=CALLS_SIZE)
         yield Finding(level, "collections", f"collection {access.calls.name} capped")
     if not dry_run and access.calls.find_one({}) is None:
-        access.calls.insert_one({"to": []})  # without a document no cursor can wait at the end
+        access.calls.insert_one({"to": []})  # a cursor cannot wait at the end of an empty collection
     yield Finding(OK, "collections", f"{where} is ready" if not dry_run else f"{where} would be ready")
 
 
@@ -159,7 +163,7 @@ def _missing(legacy: Sequence[str], names: Collection[str]) -> Iterator[Finding]
 
 
 def _old_locks(access: Access, old: Sequence[str], names: Collection[str]) -> Iterator[Finding]:
-    """Duplicates, and what is held."""
+    """Names with several records, and locks that are held."""
     if access.leases.name in old:
         message = f"{access.link.where} holds the legacy locks"
         yield Finding(ERROR, OLD, message, "give leasehold a collection of its own: remove ?collection= from the URL")
@@ -188,8 +192,8 @@ def _held(collection: str, name: str, record: Mapping[str, Any]) -> Finding:
 
 
 def _see_off(access: Access, old: Sequence[str], dry_run: bool) -> Iterator[Finding]:
-    """Remove what has expired. What old code takes meanwhile is not removed, and then it refuses after all."""
-    now = access.client.admin.command("hello")["localTime"]  # MongoDB 4.4 knows no $$NOW where it deletes
+    """Remove expired records. A lock that old code acquires meanwhile is kept, and reported as an error."""
+    now = access.client.admin.command("hello")["localTime"]  # MongoDB 4.4 has no $$NOW in deletes
     gone = {"$and": [_LEGACY, {"expiresAt": {"$type": "date", "$lte": now}}]}
     for name in old:
         collection = access.database[name]
@@ -202,7 +206,7 @@ def _see_off(access: Access, old: Sequence[str], dry_run: bool) -> Iterator[Find
 
 
 def _is_live(record: Mapping[str, Any]) -> bool:
-    """What has no date of expiry is held until somebody says otherwise."""
+    """Whether the lock is held. Without a date of expiry it is, until its record is removed."""
     expires = record.get("expiresAt")
     return not isinstance(expires, type(record["now"])) or expires > record["now"]
 
@@ -252,7 +256,7 @@ def _topology(access: Access, hello: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _shard_key(access: Access) -> Iterator[Finding]:
-    """By another key, documents of one `_id` could be on several shards: two leases of one name."""
+    """Check that `_id` is the shard key. With another key, two shards could each have a lease of one name."""
     this = {"_id": access.leases.full_name, "dropped": {"$ne": True}}
     try:
         found = access.client["config"]["collections"].find_one(this, {"key": 1})
@@ -268,7 +272,7 @@ def _shard_key(access: Access) -> Iterator[Finding]:
 
 
 def _clocks(hello: Mapping[str, Any]) -> Iterator[Finding]:
-    """A lease that outlives an election is judged by another member's clock."""
+    """Compare the members' clocks: after an election, another member's clock decides about the same lease."""
     offsets = []
     for host in hello.get("hosts", []):
         try:
@@ -284,7 +288,7 @@ def _clocks(hello: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def apart(seconds: float) -> Finding:
-    """What it means that the clocks are so far apart."""
+    """The finding for members whose clocks are this far apart."""
     if seconds <= SKEW:
         return Finding(OK, "clock", f"the members' clocks are within {seconds:.3f} s of each other")
     which = f"lease that was granted by push ({SKEW:g} s)"
@@ -300,7 +304,7 @@ def apart(seconds: float) -> Finding:
 
 
 def _offset(client: Any) -> tuple[float, float]:
-    """How long it took to ask a member for its time, and how far that is from ours."""
+    """The duration of a request for a member's time, and the difference between its clock and this machine's."""
     before = _now()
     told = client.admin.command("hello")["localTime"].timestamp()
     after = _now()
@@ -310,7 +314,7 @@ def _offset(client: Any) -> tuple[float, float]:
 def _now() -> float:
     from datetime import UTC, datetime
 
-    return datetime.now(UTC).replace(tzinfo=None).timestamp()  # as the driver tells dates
+    return datetime.now(UTC).replace(tzinfo=None).timestamp()  # the driver returns dates without a time zone
 
 
 def _rights(access: Access) -> Iterator[Finding]:
@@ -329,7 +333,7 @@ def _rights(access: Access) -> Iterator[Finding]:
 
 
 def _missing_rights(access: Access, collection: str, needed: Sequence[str]) -> list[str] | None:
-    """Which of these rights on a collection this user lacks. None: nobody has logged in, and so all may do all."""
+    """The rights on a collection that this user lacks. None: no user has logged in, so every client has all rights."""
     told = access.client.admin.command("connectionStatus", showPrivileges=True)["authInfo"]
     if not told["authenticatedUsers"]:
         return None
@@ -413,7 +417,7 @@ def _still_old(access: Access) -> Iterator[Finding]:
                 if _is_live(record)
             ]
         except OperationFailure:
-            continue  # not ours to see
+            continue  # this user may not read it
         if live:
             yield Finding(
                 WARNING,

@@ -1,6 +1,6 @@
-"""What an operator should know about a Redis that leases live in: each finding says how to mend it.
+"""``leasehold doctor`` for Redis, Valkey and Redlock.
 
-``doctor(url)`` asks; nothing is changed but a record of a name that nobody uses, which is taken and given back.
+It only reads, except for one test lease, which it acquires and releases.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from .url import Address, parse
 LIMIT = 5.0
 OLDEST = (6, 2)
 SKEW = 1.0
-"""Seconds between the server's clock and ours that are worth a word."""
+"""Seconds between the server's clock and this machine's that are worth a warning."""
 NAME = "leasehold-doctor"
 CHANNEL = "leasehold:session:doctor"
 
 
 def doctor(url: str, namespace: str = "") -> list[Finding]:
-    """Look at the server (the primary that the Sentinels name), at each master of a cluster, each node of a quorum."""
+    """Check the server (the primary, if the URL names Sentinels), each master of a cluster, each node of a quorum.
+
+    Raises ValueError for a bad URL; any other problem is a finding."""
     from ..redlock.store import nodes_of
     from . import check_options
 
@@ -50,7 +52,7 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
 
 
 def masters(address: Address) -> Sequence[Node]:
-    """All of a cluster's, though the URL may name but one; those of the URL when none of them answers."""
+    """All masters of a cluster, even if the URL names only some; the hosts of the URL if none of them answers."""
     from . import thread_link
 
     link = thread_link(address)
@@ -64,6 +66,7 @@ def masters(address: Address) -> Sequence[Node]:
 
 
 def examine(address: Address, namespace: str = "", one_of_many: bool = False) -> list[Finding]:
+    """Check one server. ``one_of_many``: it is a node of a cluster, which does not have all slots."""
     from . import thread_link
 
     link = thread_link(address)
@@ -85,7 +88,7 @@ def examine(address: Address, namespace: str = "", one_of_many: bool = False) ->
 
 
 class Patient:
-    """One server, and what was found."""
+    """One server, and its findings."""
 
     def __init__(self, link: Pool, where: str) -> None:
         self._link = link
@@ -197,10 +200,10 @@ class Patient:
             self._say(OK, f"the server's clock agrees with this machine's ({off * 1000:+.0f} ms)")
 
     def permissions(self, namespace: str, replicas: int, clustered: bool) -> None:
-        """Each command that some operation will need, inside a script or not, on keys of a name of our own.
+        """Try each command that some operation needs, inside a script or not, on keys of a test name.
 
-        That is looked at before anything else: whether the slot is here, or the server a replica, is no matter. All
-        that is left of them is that record, which expires, unless PEXPIRE is what is refused."""
+        The server checks the ACL first, so neither a slot on another node nor a replica hides a refusal. Only the test
+        record is left. It expires, unless PEXPIRE is refused."""
         from .store import RedisStore
 
         key, queue = (each.decode() for each in RedisStore("redis", namespace).keys(NAME))
@@ -230,13 +233,13 @@ class Patient:
             self._refused(level, why, name, error)
 
     def _refused(self, level: str, why: str, command: str, error: BaseException) -> None:
-        """Tell of it if it is a matter of permission. One that concerns all keys, or channels, is told once."""
+        """Report a missing permission. One that concerns all keys, or all channels, is reported once."""
         text = str(error)
         if "NOPERM" not in text:
             return
         message, mend = f"this user may not run {command}", f"+{command.lower()}"
         if "to run the" in text:
-            pass  # the user's name may be in it, and be anything
+            pass  # a command; not by the checks below, because the text has the user's name, which may be anything
         elif "key" in text:
             message, mend = "this user may not use leasehold's keys", "~leasehold:*"
         elif "channel" in text:
@@ -245,7 +248,7 @@ class Patient:
             self._say(level, message, f"{why}: add {mend} to the user's ACL")
 
     def scripts(self, namespace: str, one_of_many: bool) -> None:
-        """Do what leases need, on a name of our own; a node of a cluster may not have its slot."""
+        """Acquire and release a test lease. A node of a cluster may not have its slot."""
         from ...protocol import Ask
         from .store import RedisStore
 

@@ -1,4 +1,4 @@
-"""For those who run the SQL stores: make the table, print its SQL, and look at a live server."""
+"""``leasehold init`` and ``leasehold doctor`` for PostgreSQL, MySQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .threads import SqlThreads, carry_out
 
 LIMIT = 10.0
 RING_AGAIN = 0.3
-"""How long to wait for a ring before the next is sent."""
+"""Seconds to wait for a test wake-up before the next one is sent."""
 SKEW = 5.0
-"""Clocks further apart than this are worth a word, though leases do not mind."""
+"""Seconds. A larger difference between the clocks is worth a warning, though leases are safe."""
 
 
 def schema_sql(url: object) -> str:
-    """The SQL that makes the table which ``url`` names, for those who run migrations themselves. Asks no server."""
+    """The SQL that creates the table of ``url``, for migrations. No I/O. Raises ValueError for a store without SQL."""
     driver = _driver(url)
     try:
         return "".join(f"{sql};\n" for sql in driver.session.dialect.schema())
@@ -34,7 +34,9 @@ def schema_sql(url: object) -> str:
 
 
 def init(url: object, *, dry_run: bool = False) -> list[Finding]:
-    """Make the table, or see that it is there and ours. Raises StoreNotReady, StoreUnavailable."""
+    """Create the table, or add what it lacks. ``dry_run``: change nothing; findings have the level TO_DO.
+
+    Raises StoreNotReady (also if the table is not a table of leasehold), StoreUnavailable."""
     driver = _driver(url)
     dialect = driver.session.dialect
     try:
@@ -60,9 +62,11 @@ def init(url: object, *, dry_run: bool = False) -> list[Finding]:
 
 
 def doctor(url: object) -> list[Finding]:
-    """What speaks for and against this server, this table and this user. Changes nothing."""
+    """Check server, table, this user's privileges, clocks, replication and push. Changes nothing.
+
+    Raises ValueError for a bad URL; any other problem is a finding."""
     driver = _driver(url)
-    found: list[Finding] = []  # what was seen before something went wrong is told too
+    found: list[Finding] = []  # kept if a later check fails
     try:
         with _Connection(driver) as connection:
             found.extend(_look(driver, _Ask(connection)))
@@ -85,7 +89,7 @@ def _driver(url: object) -> SqlThreads:
 
 
 class _Connection:
-    """A connection of the driver's, lent for a block."""
+    """A connection of the driver, borrowed for the block."""
 
     def __init__(self, driver: SqlThreads) -> None:
         self._driver = driver
@@ -112,7 +116,7 @@ class _Ask:
         return None if row is None else row[0]
 
     def may_see(self, sql: str) -> Any:
-        """The first row; None also where this user or this server has no such thing to show."""
+        """The first row, or None; also None if this user may not run the statement, or the server does not know it."""
         try:
             return self.row(sql)
         except Refused:
@@ -125,7 +129,7 @@ class _Ask:
         return bool(self._connection.execute(dialect.has_index(), LIMIT).rows)
 
     def denied(self, sql: str, dialect: Dialect) -> bool:
-        """Whether this user may not do that. Any other complaint comes after that question."""
+        """Whether this user may not run the statement. Privileges are checked before anything else could fail."""
         try:
             self._connection.execute(Statement(sql, {}), LIMIT)
         except Refused as refused:
@@ -159,18 +163,17 @@ def _look(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
 
 
 def _push(driver: SqlThreads) -> Iterator[Finding]:
-    """Whether rings arrive: ring oneself."""
+    """Whether wake-ups arrive: send one to ourselves."""
     rung = threading.Event()
     driver.on_ring = lambda attempt: rung.set()
     trouble = driver.trouble_listening(LIMIT)
     dialect, address = driver.session.dialect, driver.session.address
-    if not trouble and dialect.knock(address) is not None:  # else its listener has proved it already
+    if not trouble and dialect.knock(address) is not None:  # otherwise the listener has proved it
         rung.clear()
         ends = clock.now() + LIMIT / 2
         with _Connection(driver) as connection:
-            while (
-                not rung.is_set() and clock.now() < ends
-            ):  # on a busy machine it may not sleep yet, and miss the first
+            # More than one: on a busy machine the listener may not sleep yet, and miss the first.
+            while not rung.is_set() and clock.now() < ends:
                 carry_out(driver.session.knock(address), connection, clock.now() + LIMIT)
                 rung.wait(RING_AGAIN)
         if not rung.is_set():
@@ -182,7 +185,7 @@ def _push(driver: SqlThreads) -> Iterator[Finding]:
 
 
 def _privileges(dialect: Dialect, ask: _Ask) -> Iterator[Finding]:
-    """Statements that touch no row are refused just like others."""
+    """Try statements that touch no row: they need the same privileges."""
     table = dialect.quoted
     tries = {
         "SELECT": f"SELECT name FROM {table} WHERE 1 = 0",
@@ -246,7 +249,7 @@ def _look_mysql(ask: _Ask) -> Iterator[Finding]:
 
 
 def _other_users(ask: _Ask) -> Iterator[Finding]:
-    """Who of other users sleeps for the push, as far as this one may see that (PROCESS)."""
+    """Other database users whose listeners wait for wake-ups, as far as this user may see them (PROCESS)."""
     asleep = "LEFT(INFO, %(length)s) = %(begins)s AND USER <> SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()"
     users = f"SELECT GROUP_CONCAT(DISTINCT USER) FROM information_schema.PROCESSLIST WHERE {asleep}"
     found = ask.value(users, length=len(NAPPING), begins=NAPPING)
@@ -257,7 +260,7 @@ def _other_users(ask: _Ask) -> Iterator[Finding]:
 
 
 def _replication(ask: _Ask) -> Iterator[Finding]:
-    """To see all of it takes REPLICATION CLIENT (on MariaDB REPLICA MONITOR) and PROCESS; others see what they may."""
+    """Replication, as far as this user may see it (REPLICATION CLIENT, on MariaDB REPLICA MONITOR, and PROCESS)."""
     if ask.may_see("SHOW REPLICA STATUS") is not None:
         message = "this server is a replica and accepts writes: leases need one primary"
         yield Finding(WARNING, "primary", message, "give the URL of the primary, and turn read_only on here")

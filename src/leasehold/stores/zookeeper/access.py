@@ -1,4 +1,4 @@
-"""What a client can see of who may: as whom it comes, whom the nodes are open to, whom the servers let in at all."""
+"""``leasehold doctor`` for ZooKeeper: who this client is, who the servers accept, and who may change leases."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _CLOSE = "give a user and password in the URL of every client, and run `setAcl -
 
 
 class Seen(NamedTuple):
-    """By one client, in a session of its own."""
+    """What one client sees, in a session of its own."""
 
     let_in: bool
     known_as: list[str]
-    """``scheme:user``; not by its address alone, which everybody has."""
+    """``scheme:user``, without the scheme ``ip``, which every client has."""
     open_node: str
-    """Where our leases are, if anybody may change that."""
+    """The node of the leases, if every client may change it; empty otherwise."""
 
 
 class _WhoAmI:
-    """A request that kazoo does not have; servers know it since 3.7."""
+    """A request that kazoo lacks. Servers support it since 3.7."""
 
     type = 107
 
@@ -53,7 +53,7 @@ class _WhoAmI:
 
 
 def authentication(address: Address, space: str) -> Iterator[Finding]:
-    """Nothing where no server answers: a lease that is tried says that."""
+    """One finding about authentication; none if no server answers, which the test lease reports."""
     ours = _look(address, address.options, space)
     if ours is None:
         return
@@ -92,7 +92,7 @@ def _look(address: Address, options: dict[str, Any], space: str) -> Seen | None:
 
 
 def _open_node(client: KazooClient, space: str) -> str:
-    """The namespace, or what is to become its parent; empty when its ACL names who may change it."""
+    """The node of the namespace, or its future parent, if every client may change it; empty otherwise."""
     for node in (space, space.rpartition("/")[0]):
         try:
             acls, _ = client.get_acls_async(node).get(timeout=LIMIT)

@@ -1,6 +1,6 @@
-"""What an operator should know about a ZooKeeper that leases live in: each finding says how to mend it.
+"""``leasehold doctor`` for ZooKeeper.
 
-``doctor(url)`` asks each server what it says of itself, and then takes a name that nobody uses and gives it back.
+It asks each server for its state, and acquires and releases one test lease.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ from .url import Address, parse
 LIMIT = 5.0
 OLDEST = (3, 5)
 SHORTEST, LONGEST = 1.0, 86_400.0
-"""Seconds of a session that are asked for to see what the server makes of them."""
+"""Session timeouts, in seconds, that are requested to see the server's bounds."""
 SHORT_TTL = 2.0
-"""Shorter leases are rare, and a tickTime of 2 s, the default, serves them."""
+"""Seconds. Shorter leases are rare, and the default tickTime of 2 s is short enough for them."""
 HERE = "leasehold-doctor"
 
 
 def doctor(url: str, namespace: str = "") -> list[Finding]:
+    """Check each server that the URL names, the ensemble, its settings, and this client's permissions.
+
+    Raises ValueError for a bad URL; any other problem is a finding."""
     address = parse(url)
     found = [finding for each in address.hosts.split(",") for finding in _server(each, address)]
     link = Link(address)
@@ -50,7 +53,7 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
 
 
 def _server(where: str, address: Address) -> Iterator[Finding]:
-    """What the server says of itself, as far as it is allowed to (``4lw.commands.whitelist``)."""
+    """The state of one server, if its ``4lw.commands.whitelist`` allows the question."""
     try:
         said = _word(where, address, b"srvr")
     except OSError as error:
@@ -84,12 +87,12 @@ def _ensemble(address: Address, found: list[Finding]) -> Iterator[Finding]:
 
 
 def _tick(address: Address) -> Iterator[Finding]:
-    """Whether a server's tickTime leaves sessions longer than leases, as far as it may be asked (``conf``)."""
+    """Whether sessions can outlive leases because of a long tickTime, if a server may be asked for it (``conf``)."""
     for each in address.hosts.split(","):
         try:
             said = _word(each, address, b"conf")
         except OSError:
-            continue  # said before
+            continue  # reported before
         found = re.search(r"^tickTime=([0-9]{1,9})$", said, re.MULTILINE)
         if found is None:
             message = "does not report its tickTime (conf is not in its 4lw.commands.whitelist)"
@@ -109,7 +112,7 @@ def _tick(address: Address) -> Iterator[Finding]:
 
 
 def _sessions(link: Link) -> Iterator[Finding]:
-    """The lengths that the servers allow."""
+    """The session timeouts that the servers allow."""
     agreed = []
     for wanted in (SHORTEST, LONGEST):
         session = Session(link, wanted)
@@ -118,7 +121,7 @@ def _sessions(link: Link) -> Iterator[Finding]:
         while not session.up and time.monotonic() < ends:
             time.sleep(0.01)
         if session.agreed is None:
-            return  # the lease that is tried next will say why
+            return  # the test lease, which is next, says why
         agreed.append(session.agreed)
     shortest, longest = agreed
     fits = (longest - 1.0) / 1.15
@@ -131,7 +134,7 @@ def _sessions(link: Link) -> Iterator[Finding]:
 
 
 def _lease(link: Link, store: ZooKeeperStore) -> Iterator[Finding]:
-    """Take a lease and give it back: that tells of quorum, credentials and ACLs."""
+    """Acquire and release a test lease, which checks quorum, credentials and ACLs."""
     driver = ZooKeeperThreads(link)
     ask = Ask(HERE, os.urandom(16).hex(), HERE, HERE, None, SECOND)
     begun = time.monotonic()
@@ -149,7 +152,7 @@ def _lease(link: Link, store: ZooKeeperStore) -> Iterator[Finding]:
 
 
 def _word(where: str, address: Address, word: bytes) -> str:
-    """The answer to one of the administrator's four-letter words."""
+    """The answer to one of ZooKeeper's four-letter words."""
     host, _, port = where.rpartition(":")
     tls = {name: value for name, value in address.options.items() if name not in ("auth_data", "default_acl")}
     tls.pop("randomize_hosts", None)
