@@ -154,7 +154,7 @@ class Doorbell:
     def _warn(self, why: Untrusted) -> None:
         if not self._warned:
             self._warned = True
-            message = "%s is not trusted: %s. Waiters poll instead. To mend it, %s"
+            message = "%s is not trusted: %s. Waiters poll instead. To fix it, %s"
             log(WARNING, message, self.folder, why, MEND_FOLDER, event="untrusted_folder")
 
     def can_be_rung(self) -> bool:
