@@ -1,11 +1,12 @@
-"""Leases that stand on others, where it gets tight: garbage, loss while others are waited for, interrupts."""
+"""Leases that are made of others: garbage collection, loss while another name is waited for, downgrades, arguments.
+
+Their releases are in ``test_joint_release.py``, re-entry in ``test_reentry.py``."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import gc
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,10 @@ import pytest
 import leasehold
 from leasehold import aio, fence
 from leasehold.stores.entries import SwapAll
+from leasehold.testing.faults import install
 from leasehold.testing.handles import eventually
+
+from .seams import Changed, connect
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def other(url: str) -> Iterator[leasehold.Locks]:
         yield locks
 
 
-def test_an_entry_that_is_garbage_is_released(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+def test_garbage_collected_entry_is_released(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     with locks.rlock("r") as outer:
         locks.rlock("r").acquire()
         gc.collect()
@@ -45,7 +49,7 @@ def test_an_entry_that_is_garbage_is_released(locks: leasehold.Locks, other: lea
     assert other.lock("r").try_acquire() is not None, "outer, which is still here, does not keep it"
 
 
-def test_the_last_entry_that_is_garbage_gives_the_lease_back(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+def test_garbage_collected_last_entry_releases_the_lease(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     first, second = locks.rlock("r").acquire(), locks.rlock("r").acquire()
     assert first.release()
     del second
@@ -57,7 +61,7 @@ def test_the_last_entry_that_is_garbage_gives_the_lease_back(locks: leasehold.Lo
     assert locks.rlock("r").acquire(60).release()
 
 
-def test_a_lease_of_several_names_that_is_garbage_is_given_back(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+def test_garbage_collected_lease_of_several_names_is_released(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     lease = locks.all_of("a", "b").acquire()
     assert lease.valid
     del lease
@@ -65,7 +69,7 @@ def test_a_lease_of_several_names_that_is_garbage_is_given_back(locks: leasehold
     assert eventually(lambda: other.all_of("b", "a").try_acquire()).release()
 
 
-def test_an_offered_lease_that_is_garbage_stays_for_its_heir(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+def test_garbage_collected_offered_lease_stays_for_its_heir(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     lease = locks.lock("t").acquire()
     text = lease.transfer()
     del lease
@@ -74,14 +78,18 @@ def test_an_offered_lease_that_is_garbage_stays_for_its_heir(locks: leasehold.Lo
     assert other.accept(text).release()
 
 
-def test_one_lost_while_another_is_waited_for_starts_over(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+def test_all_of_starts_over_when_a_name_is_lost_during_the_wait_for_another(
+    locks: leasehold.Locks, other: leasehold.Locks
+) -> None:
+    lost: list[str] = []
+    locks.on_event(lambda event: lost.append(event.name) if event.type == "lost" else None)
     held = other.lock("b").acquire()
     had: list[Any] = []
     thread = threading.Thread(target=lambda: had.append(locks.all_of("a", "b").acquire(60)))
     thread.start()
     first = eventually(lambda: other.inspect("a"))
     assert other.break_lease("a", force=True)
-    eventually(lambda: not locks._core.leases, what="the waiting one has heard of it")
+    eventually(lambda: lost == ["a"], what="the waiter knows that it has lost a")
     assert held.release()
     thread.join(60)
     assert had[0].valid
@@ -89,7 +97,7 @@ def test_one_lost_while_another_is_waited_for_starts_over(locks: leasehold.Locks
     assert had[0].release()
 
 
-def test_the_time_for_all_is_one_time(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+def test_all_of_has_one_timeout_for_all_names(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     held = other.lock("c").acquire()
     with pytest.raises(leasehold.AcquireTimeout, match="'c'"):
         locks.all_of("a", "b", "c", timeout=0.3).acquire()
@@ -97,7 +105,7 @@ def test_the_time_for_all_is_one_time(locks: leasehold.Locks, other: leasehold.L
     assert locks.all_of("a", "b", "c").try_acquire() is not None
 
 
-def test_current_is_the_lease_of_the_whole(locks: leasehold.Locks) -> None:
+def test_current_in_all_of_has_the_token_of_each_name(locks: leasehold.Locks) -> None:
     @locks.all_of("a", "b")
     def work() -> object:
         return leasehold.current()
@@ -106,7 +114,9 @@ def test_current_is_the_lease_of_the_whole(locks: leasehold.Locks) -> None:
     assert getattr(lease, "tokens", {}).keys() == {"a", "b"}
 
 
-def test_on_lost_is_called_with_the_whole_once(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+def test_on_lost_of_several_names_is_called_once_with_their_lease(
+    locks: leasehold.Locks, other: leasehold.Locks
+) -> None:
     called: list[Any] = []
     lease = locks.all_of("a", "b", on_lost=called.append).acquire()
     assert other.break_lease("a")
@@ -121,8 +131,8 @@ def test_on_lost_is_called_with_the_whole_once(locks: leasehold.Locks, other: le
 
 
 @pytest.mark.parametrize("kind", ["all_of", "rlock"])
-async def test_a_loss_that_has_not_got_to_the_whole_is_told_by_its_release(url: str, kind: str) -> None:
-    """The loop stood still while it ran out, and it is released before anything else gets its turn."""
+async def test_release_reports_a_loss_that_the_blocked_loop_has_not_reported(url: str, kind: str) -> None:
+    """The loop is blocked while the lease expires. The release comes before any other callback of the loop."""
     async with aio.connect(url, ttl=0.5) as locks:
         lease = await (locks.all_of("a", "b") if kind == "all_of" else locks.rlock("a")).acquire()
         told: asyncio.Queue[Any] = asyncio.Queue()
@@ -135,7 +145,7 @@ async def test_a_loss_that_has_not_got_to_the_whole_is_told_by_its_release(url: 
         assert told.empty()
 
 
-def test_a_cancelled_body_of_several_names(url: str) -> None:
+def test_loss_of_one_name_cancels_the_body_of_all_of(url: str) -> None:
     async def work() -> None:
         async with aio.connect(url, ttl=60) as locks, aio.connect(url) as other:
             with pytest.raises(leasehold.LeaseLost, match="held with it"):  # noqa: PT012
@@ -150,58 +160,41 @@ def test_a_cancelled_body_of_several_names(url: str) -> None:
     asyncio.run(work())
 
 
-@pytest.mark.parametrize("kind", ["all_of", "rlock"])
-def test_a_release_that_the_store_refuses_is_a_loss(locks: leasehold.Locks, kind: str) -> None:
-    """As of a plain lease: it was trusted until then, and had been another's already."""
-    told: list[Any] = []
-    lease = (locks.all_of("a", "b") if kind == "all_of" else locks.rlock("a")).acquire()
-    lease.on_lost(told.append)
-    locks._core.driver._table.rows.clear()  # type: ignore[attr-defined]  # it forgets, and tells nobody
-    assert lease.valid
-    assert lease.release() is False
-    assert "no longer ours" in str(lease.lost_reason)
-    assert lease.lost.wait(60)
-    eventually(lambda: told == [lease])
-    assert lease.release() is False
-
-
-@pytest.mark.parametrize("kind", ["all_of", "rlock"])
-def test_a_release_that_the_store_refuses_is_a_loss_to_a_task(url: str, kind: str) -> None:
-    async def work() -> None:
-        async with aio.connect(url) as locks:
-            both = locks.all_of("a", "b", on_lost="raise") if kind == "all_of" else locks.rlock("a", on_lost="raise")
-            with pytest.raises(leasehold.LeaseLost):
-                async with both as lease:
-                    locks._core.driver._table.rows.clear()  # type: ignore[attr-defined]
-            assert lease.lost.is_set()
-
-    asyncio.run(work())
-
-
-def test_a_store_that_is_away_gives_nothing_away(locks: leasehold.Locks) -> None:
-    """A downgrade that gets no answer while the lease lasts gives back what there may be of it, and says so."""
-    writer = locks.rwlock("rw", ttl=10).write().acquire()
-    run = locks._core.driver.run
-
-    def away(steps: Any, limit: float) -> Any:
-        raise leasehold.StoreUnavailable("away")
-
-    locks._core.driver.run = away  # type: ignore[method-assign]
+def test_downgrade_without_an_answer_releases_the_lease(locks: leasehold.Locks) -> None:
+    """The store does not answer while the lease lasts: the downgrade fails, and what there may be of it is released."""
+    network = install(locks)
+    writer = locks.rwlock("rw").write().acquire()
+    writer.renew(ttl=1.5)  # the store keeps its first term, of a minute
+    network.lose_request()
     with pytest.raises(leasehold.StoreUnavailable):
         writer.downgrade()
     assert not writer.valid
-    locks._core.driver.run = run  # type: ignore[method-assign]
+    network.mend()
     assert eventually(lambda: locks.rwlock("rw").write().try_acquire()).release()
 
 
-def test_a_writer_is_downgraded_while_it_is_drained(locks: leasehold.Locks, other: leasehold.Locks) -> None:
-    """It is no new lease. Drain waits for the reader as it has waited for the writer; what is new is refused."""
+GRACE = 600.0
+"""A drain that waits for something that is over takes so long. The others take a moment."""
+
+
+def is_draining(locks: leasehold.Locks) -> bool:
+    try:
+        probe = locks.lock("probe").try_acquire()
+    except leasehold.ShuttingDown:
+        return True
+    assert probe is not None
+    probe.release()
+    return False
+
+
+def test_downgrade_during_a_drain_keeps_the_lease(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+    """The reader is no new lease: drain waits for it as it has waited for the writer. New leases are refused."""
     writer = locks.rwlock("rw").write().acquire()
     text = other.lock("t").acquire().transfer()
     gave_up: list[list[str]] = []
-    drain = threading.Thread(target=lambda: gave_up.append(locks.drain(60)))
+    drain = threading.Thread(target=lambda: gave_up.append(locks.drain(GRACE)), daemon=True)
     drain.start()
-    eventually(lambda: locks._core.draining is not None)
+    eventually(lambda: is_draining(locks))
     reader = writer.downgrade()
     with pytest.raises(leasehold.ShuttingDown):
         locks.accept(text)
@@ -209,102 +202,31 @@ def test_a_writer_is_downgraded_while_it_is_drained(locks: leasehold.Locks, othe
     assert not gave_up
     assert reader.valid
     assert reader.release()
-    drain.join()
-    assert gave_up == [[]]
-    assert not locks._core.giving
+    drain.join(60)
+    assert gave_up == [[]], "nothing is left to wait for, of the writer either"
 
 
-def test_a_writer_is_downgraded_while_it_is_drained_by_a_task(url: str) -> None:
-    async def work() -> None:
-        async with aio.connect(url) as locks:
-            writer = await locks.rwlock("rw").write().acquire()
-            drain = asyncio.create_task(locks.drain(60))
-            while locks._core.draining is None:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            reader = await writer.downgrade()
-            assert await reader.release()
-            assert await drain == []
+async def test_downgrade_during_a_drain_keeps_the_lease_of_a_task(url: str) -> None:
+    async def is_draining() -> bool:
+        try:
+            probe = await locks.lock("probe").try_acquire()
+        except leasehold.ShuttingDown:
+            return True
+        assert probe is not None
+        await probe.release()
+        return False
 
-    asyncio.run(work())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_is_in_no_block_of_its_parent(tmp_path: Path) -> None:
-    """What the parent has entered is not the child's: it waits its turn, and is not told that it lost anything."""
-    with leasehold.connect(f"sqlite:///{tmp_path}/leases.db", ttl=60) as locks:
-        with locks.rlock("r") as lease:
-            child = os.fork()
-            if child == 0:
-                outcome = 9
-                try:
-                    outcome = 7 if locks.rlock("r").try_acquire() is None else 8
-                finally:
-                    os._exit(outcome)
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-            lease.check()
-        assert locks.rlock("r").acquire(60).release()
-
-
-@pytest.mark.parametrize("when", ["found", "checked"])
-def test_an_entry_at_the_moment_of_the_last_release(
-    when: str, locks: leasehold.Locks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread releases the last entry while this one enters again: it is in before that, or it acquires."""
-    first = locks.rlock("r").acquire()
-    token = first.token
-    released: list[bool] = []
-
-    def release() -> None:
-        if not released:
-            released.append(True)
-            elsewhere = threading.Thread(target=first.release)
-            elsewhere.start()
-            elsewhere.join()
-
-    if when == "found":
-
-        class Holds(dict[Any, Any]):
-            def get(self, key: Any, default: Any = None) -> Any:
-                found = super().get(key, default)
-                release()
-                return found
-
-        locks._holds = Holds(locks._holds)
-    else:
-        check = leasehold.Lease.check
-        monkeypatch.setattr(leasehold.Lease, "check", lambda lease: (check(lease), release())[0])
-    second = locks.rlock("r").acquire(60)
-    assert released
-    assert second.valid
-    assert (second.token == token) == (when == "checked")
-    assert second.release()
-    monkeypatch.undo()
-    assert locks.inspect("r") is None
-    assert not dict(locks._holds)
-
-
-async def test_a_task_enters_at_the_moment_of_the_last_release(url: str) -> None:
     async with aio.connect(url) as locks:
-        first = await locks.rlock("r").acquire()
-
-        class Holds(dict[Any, Any]):
-            def get(self, key: Any, default: Any = None) -> Any:
-                found = super().get(key, default)
-                if found is not None and first._over is None:
-                    first._leave_parts()
-                    assert found.leave(id(first))
-                    locks._core.settle(first._parts[0]._claim.owed())
-                    locks._core.end(first._parts[0], "released")
-                return found
-
-        locks._holds = Holds(locks._holds)
-        second = await locks.rlock("r").acquire(60)
-        assert second.valid
-        assert second.token > first.token
-        assert await second.release()
+        writer = await locks.rwlock("rw").write().acquire()
+        drain = asyncio.create_task(locks.drain(GRACE))
+        while not await is_draining():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        reader = await writer.downgrade()
+        assert await reader.release()
+        assert await asyncio.wait_for(drain, 60) == []
 
 
-def test_a_lease_of_one_name_has_a_token(locks: leasehold.Locks) -> None:
+def test_all_of_one_name_has_a_token(locks: leasehold.Locks) -> None:
     with locks.all_of("a") as one, locks.all_of("b", "c") as two:
         assert fence.token(one) == one.token == one.tokens["a"]
         with pytest.raises(ValueError, match="several"):
@@ -314,12 +236,12 @@ def test_a_lease_of_one_name_has_a_token(locks: leasehold.Locks) -> None:
 
 
 @pytest.mark.parametrize("packed", ["5", "null", '"text"', "[1]", '[1,"",5,"a",1,"lock",1,1,"lock",5,null]'])
-def test_what_transfer_did_not_give(packed: str, locks: leasehold.Locks) -> None:
+def test_accept_refuses_what_transfer_did_not_give(packed: str, locks: leasehold.Locks) -> None:
     with pytest.raises(ValueError, match="not what"):
         locks.accept("leasehold-" + base64.urlsafe_b64encode(packed.encode()).decode())
 
 
-def test_wrong_arguments(locks: leasehold.Locks) -> None:
+def test_wrong_arguments_of_kinds_are_refused(locks: leasehold.Locks) -> None:
     for wrong in (-1, float("nan")):
         with pytest.raises(ValueError, match="timeout"):
             locks.all_of("a", "b").acquire(wrong)
@@ -337,7 +259,9 @@ def test_wrong_arguments(locks: leasehold.Locks) -> None:
         locks.all_of("a", "b", ttl=10, renew_every=10)
 
 
-def test_the_first_to_run_out_counts(locks: leasehold.Locks, other: leasehold.Locks) -> None:
+def test_lease_of_several_names_lasts_as_long_as_the_first_to_expire(
+    locks: leasehold.Locks, other: leasehold.Locks
+) -> None:
     held = other.lock("b").acquire()
     had: list[Any] = []
     thread = threading.Thread(target=lambda: had.append(locks.all_of("a", "b", renew=False).acquire(60)))
@@ -353,22 +277,26 @@ def test_the_first_to_run_out_counts(locks: leasehold.Locks, other: leasehold.Lo
 
 @pytest.mark.parametrize("scheme", ["memory", "sqlite"])
 @pytest.mark.parametrize("name", ["a", "b", "c"])
-def test_another_takes_one_just_before_all_are_swapped(name: str, scheme: str, url: str, tmp_path: Path) -> None:
-    """What was read is no longer so: nothing of it is written, and the others are left as they were."""
+def test_all_of_takes_none_when_another_takes_a_name_just_before(
+    name: str, scheme: str, url: str, tmp_path: Path
+) -> None:
+    """What was read is outdated: none of the names is written, and the others are left as they were."""
+    taken: list[Any] = []
+
+    def late(acquire_all: Any, asks: Any) -> Any:
+        steps, answer = acquire_all(asks), None
+        try:
+            while True:
+                request = steps.send(answer)
+                if isinstance(request, SwapAll) and not taken:
+                    taken.append(other.lock(name).acquire())
+                answer = yield request
+        except StopIteration as stop:
+            return stop.value
+
     if scheme == "sqlite":
         url = f"sqlite:///{tmp_path}/leases.db"
-    with leasehold.connect(url) as locks, leasehold.connect(url) as other:
-        locks.all_of("a", "b", "c").acquire().release()
-        driver: Any = locks._core.driver
-        driver = getattr(driver, "database", driver)
-        handle, taken = driver._handle, []
-
-        def late(*args: Any) -> Any:
-            if isinstance(args[-1], SwapAll) and not taken:
-                taken.append(other.lock(name).acquire())
-            return handle(*args)
-
-        driver._handle = late
+    with connect(url, store=lambda inner: Changed(inner, acquire_all=late)) as locks, leasehold.connect(url) as other:
         assert locks.all_of("a", "b", "c").try_acquire() is None
         assert [info.name for info in other.leases()] == [name]
         assert taken[0].release(), "nobody has touched it"
@@ -378,91 +306,20 @@ def test_another_takes_one_just_before_all_are_swapped(name: str, scheme: str, u
         assert lease.release()
 
 
-def test_all_of_is_one_name_at_a_time_where_the_store_has_no_such_step(
-    locks: leasehold.Locks, other: leasehold.Locks
+def test_all_of_takes_one_name_after_the_other_where_the_store_has_no_joint_step(
+    url: str, other: leasehold.Locks
 ) -> None:
-    """A store need not have it."""
-
     class Without:
         def __init__(self, inner: Any) -> None:
-            self._inner = inner
+            self.inner = inner
 
         def __getattr__(self, name: str) -> Any:
             if name == "acquire_all":
                 raise AttributeError(name)
-            return getattr(self._inner, name)
+            return getattr(self.inner, name)
 
-    locks._core.store = Without(locks._core.store)  # type: ignore[assignment]
-    with locks.all_of("b", "a") as lease:
-        assert other.all_of("a", "b").try_acquire() is None
-        assert {info.name: info.token for info in other.leases()} == lease.tokens
-    assert not list(other.leases())
-
-
-class Interrupted:
-    """The first release that reaches the store is interrupted, before or after the store has heard of it."""
-
-    def __init__(self, locks: Any, error: BaseException, after: bool) -> None:
-        self.left = 1
-        release = locks._core.store.release
-
-        def interrupted(*args: Any) -> Any:
-            answer = (yield from release(*args)) if after or not self.left else None
-            if self.left:
-                self.left = 0
-                raise error
-            return answer
-
-        locks._core.store.release = interrupted
-
-
-def make(locks: Any, kind: str) -> Any:
-    """A lock of that kind."""
-    return locks.all_of("a", "b", "c") if kind == "all_of" else getattr(locks, kind)("a")
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("kind", ["lock", "rlock", "all_of"])
-def test_what_is_interrupted_in_its_release_is_given_back(
-    kind: str, after: bool, locks: leasehold.Locks, other: leasehold.Locks
-) -> None:
-    """Promise 4: also while somebody still has the lease in hand, as a traceback does."""
-    lease = make(locks, kind).acquire()
-    interrupted = Interrupted(locks, KeyboardInterrupt(), after)
-    with pytest.raises(KeyboardInterrupt):
-        lease.release()
-    assert not interrupted.left
-    assert not lease.valid
-    assert not lease.release(), "nothing more to do"
-    assert eventually(
-        lambda: other.all_of("a", "b", "c").try_acquire(), what="the keeper gives back the rest"
-    ).release()
-
-
-@pytest.mark.parametrize(("kind", "place"), [("lock", 0), ("rlock", 0), ("all_of", 0), ("all_of", 1), ("all_of", 2)])
-async def test_what_is_cancelled_in_its_release_is_given_back(kind: str, place: int, url: str) -> None:
-    """Promise 4, at each of several names."""
-    async with aio.connect(url, ttl=60) as locks, aio.connect(url) as other:
-        lease = await make(locks, kind).acquire()
-        driver: Any = locks._core.driver
-        run, calls = driver.run, []
-
-        async def hangs(steps: Any, limit: float) -> Any:
-            if asyncio.current_task() is task:
-                calls.append(steps)
-                if len(calls) == place + 1:
-                    await asyncio.Event().wait()
-            return await run(steps, limit)
-
-        driver.run = hangs
-        task = asyncio.create_task(lease.release())
-        while len(calls) <= place:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert not lease.valid
-        async with asyncio.timeout(60):
-            while (taken := await other.all_of("a", "b", "c").try_acquire()) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        assert await taken.release()
+    with connect(url, store=Without) as locks:
+        with locks.all_of("b", "a") as lease:
+            assert other.all_of("a", "b").try_acquire() is None
+            assert {info.name: info.token for info in other.leases()} == lease.tokens
+        assert not list(other.leases())
