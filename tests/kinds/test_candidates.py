@@ -1,10 +1,13 @@
-"""Candidates where it gets tight: stopped before they stand, no thread to be had, who sees first that it is over."""
+"""Candidates when something goes wrong: stopped before they stand, no thread to be had, a term that ends at any moment,
+a fork."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,12 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import aio, effects
-from leasehold.election_threads import Term
+from leasehold import aio
 from leasehold.testing.handles import eventually
+from leasehold.testing.leases import Leases
 from leasehold.testing.threads import refuse_threads
+
+from .lines import AtLine
 
 
 @pytest.fixture
@@ -23,8 +28,8 @@ def url(request: pytest.FixtureRequest) -> str:
     return f"memory://{request.node.name}"
 
 
-def test_stop_before_run(url: str) -> None:
-    """The thread that is to run it may not have begun: its stop counts all the same, once."""
+def test_stop_before_run_ends_the_run(url: str) -> None:
+    """The thread that is to run the candidate may not have begun: the stop counts all the same, once."""
     with leasehold.connect(url) as locks:
         candidate = locks.election("leader")
         candidate.stop()
@@ -32,7 +37,7 @@ def test_stop_before_run(url: str) -> None:
         assert candidate.run(lambda term: "led") == "led"
 
 
-async def test_stop_before_run_in_a_task(url: str) -> None:
+async def test_stop_before_run_ends_the_run_of_a_task(url: str) -> None:
     async def lead(term: object) -> str:
         return "led"
 
@@ -49,7 +54,7 @@ def no_threads(patch: pytest.MonkeyPatch, *but: str) -> None:
     refuse_threads(patch, lambda name: name not in but)
 
 
-def test_nobody_leads_whom_nobody_can_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_election_without_a_thread_to_stop_the_leader_fails(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     led: list[object] = []
     with leasehold.connect(url) as locks:
         with pytest.MonkeyPatch.context() as patch:
@@ -66,21 +71,22 @@ def test_nobody_leads_whom_nobody_can_stop(url: str, monkeypatch: pytest.MonkeyP
         monkeypatch.undo()
 
 
-def test_loss_is_told_though_no_thread_can_be_had(
+def test_on_lost_is_called_though_no_thread_can_be_started(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     told: list[object] = []
     with leasehold.connect(url) as locks:
         lease = locks.lock("x", on_lost=told.append).acquire()
         no_threads(monkeypatch)
-        locks._core.lose(lease, "as its keeper would hear")
+        assert locks.break_lease("x", force=True)
+        eventually(lambda: told)
         assert told == [lease]
         assert "no thread can be started" in caplog.text
         monkeypatch.undo()
 
 
-def test_without_a_keeper_there_is_no_lease_and_later_there_is(url: str) -> None:
-    """Who could start no thread once must not think for ever that it has a keeper: nothing would be renewed."""
+def test_acquire_without_a_keeper_fails_and_the_next_one_starts_it(url: str) -> None:
+    """Without that, a Locks that could once start no thread would never renew anything."""
     with leasehold.connect(url, ttl=60, renew_every=0.3) as locks:
         with pytest.MonkeyPatch.context() as patch:
             no_threads(patch, "leasehold-timer")
@@ -89,12 +95,12 @@ def test_without_a_keeper_there_is_no_lease_and_later_there_is(url: str) -> None
         with leasehold.connect(url) as other:
             assert eventually(lambda: other.lock("x").try_acquire(), what="nothing is left of it").release()
         lease = locks.lock("x").acquire()
-        sent = lease._sent
-        eventually(lambda: lease._sent > sent, what="it is renewed")
+        renewals = locks.counters().renewals
+        eventually(lambda: locks.counters().renewals > renewals, what="it is renewed")
         assert lease.release()
 
 
-def test_events_are_told_though_no_thread_can_be_had(url: str) -> None:
+def test_listeners_are_called_though_no_thread_can_be_started(url: str) -> None:
     told: list[str] = []
     with leasehold.connect(url) as locks:
         locks.on_event(lambda event: told.append(event.type))
@@ -106,109 +112,131 @@ def test_events_are_told_though_no_thread_can_be_had(url: str) -> None:
         eventually(lambda: told[2:] == ["acquired", "released"])
 
 
-@pytest.mark.parametrize("how", ["resign", "stop", "_drained"])
-def test_a_term_that_ends_while_it_is_being_ended(how: str, url: str) -> None:
-    """The thread that leads comes to its end between two looks of one that wants it to."""
-    with leasehold.connect(url) as locks:
-        election = locks.election("leader")
+@pytest.mark.parametrize("how", ["resign", "stop", "drain"])
+def test_term_that_ends_while_it_is_being_ended(how: str, url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The leader's callback returns before any line of a call that is to end its term: that does no harm."""
 
-        class Ending(type(election)):  # type: ignore[misc]
-            looks = 0
+    def lead(term: Any) -> str:
+        terms.append(term)
+        assert go_on.wait(60)
+        return "led"
 
-            @property
-            def _term(self) -> Any:
-                self.looks += 1
-                return term if self.looks == 1 else None
+    told: list[bool] = []
+    for place in itertools.count(1):
+        terms: list[Any] = []
+        results: list[object] = []
+        go_on = threading.Event()
+        with leasehold.connect(url) as locks:
+            election = locks.election("leader")
+            leader = threading.Thread(target=lambda: results.append(election.run(lead)))  # noqa: B023
+            leader.start()
+            eventually(lambda: terms)  # noqa: B023
 
-        term = Term(locks.lock("leader").acquire(), 1.0)
-        election.__class__ = Ending
-        getattr(election, how)()
-        assert term.stopping.is_set()
+            def end(go_on: threading.Event = go_on, leader: threading.Thread = leader) -> None:
+                go_on.set()
+                leader.join(60)
+
+            with AtLine(place, end, within="election") as at:
+                locks.drain(0) if how == "drain" else getattr(election, how)()
+            end()
+            told.append(terms[0].stopping.is_set())
+            assert len(results) == 1, at.where
+            assert results == ["led"] or told[-1], at.where
+            assert not election.is_leader
+        if not at.where:  # the callback returned after the call
+            break
+    assert told[0] is False
+    assert told[-1] is True
+    assert (results, len(terms)) == ((["led"], 2) if how == "resign" else ([None], 1))
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def nobody_tells(patch: pytest.MonkeyPatch, module: str) -> None:
-    """What is to tell the callback to stop does not come to it in time: its thread, or its task, has yet to run."""
-
-    def watch(core: Any, term: Any) -> Any:
-        bell = core.new_bell()
-        while not term.finished:
-            yield effects.Wait(bell, 0.02)
-
-    patch.setattr(f"leasehold.{module}.watch", watch)
-
-
-def loses_its_first(locks: Any, terms: list[Any], term: Any, how: str) -> str:
-    """What a leader does that loses its first term and sees so by itself."""
-    terms.append(term)
-    if len(terms) > 1:
-        return "finished"
-    locks._core.lose(term.lease, "as its keeper would hear")
-    if how == "raises":
-        term.check()
-    assert not term.valid
-    return "stopped"
+def never_begins(patch: pytest.MonkeyPatch, name: str) -> None:
+    """As on a machine that is so busy that threads of that name have yet to run when everything is over."""
+    start = threading.Thread.start
+    patch.setattr(threading.Thread, "start", lambda thread: None if thread.name == name else start(thread))
 
 
 @pytest.mark.parametrize("how", ["returns", "raises"])
-def test_who_sees_by_itself_that_its_term_is_over_stands_again(
+def test_leader_that_sees_by_itself_that_its_term_is_over_stands_again(
     how: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By ``valid`` or ``check()``, which the clock answers: before anybody has come to tell it."""
-    nobody_tells(monkeypatch, "election_threads")
+    """By ``valid`` or ``check()``, which the clock answers: before the callback has been told to stop."""
+    never_begins(monkeypatch, "leasehold-term")
     terms: list[Any] = []
 
     def lead(term: Any) -> str:
-        return loses_its_first(locks, terms, term, how)
+        terms.append(term)
+        if len(terms) > 1:
+            return "finished"
+        assert locks.break_lease("leader", force=True)
+        assert term.lease.lost.wait(60)
+        assert not term.stopping.is_set()
+        if how == "raises":
+            term.check()
+        assert not term.valid
+        return "stopped"
 
     with leasehold.connect(url) as locks:
         assert locks.election("leader").run(lead) == "finished"
         assert len(terms) == 2
-        assert terms[0].over == "as its keeper would hear"
+        assert terms[0].over == terms[0].lease.lost_reason is not None
         assert terms[0].stopping.is_set()
         assert terms[1].over is None
 
 
 @pytest.mark.parametrize("how", ["returns", "raises"])
-async def test_a_task_that_sees_by_itself_that_its_term_is_over(
-    how: str, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    nobody_tells(monkeypatch, "election_tasks")
+async def test_leading_task_that_sees_by_itself_that_its_term_is_over_stands_again(how: str, url: str) -> None:
+    """It blocks the loop until its lease has expired: no other task could tell it to stop."""
     terms: list[Any] = []
 
     async def lead(term: Any) -> str:
-        return loses_its_first(locks, terms, term, how)
+        terms.append(term)
+        if len(terms) > 1:
+            return "finished"
+        await asyncio.sleep(0.01)  # the task that is to tell it sleeps by then
+        while term.lease.valid:
+            time.sleep(0.01)
+        assert not term.stopping.is_set()
+        if how == "raises":
+            term.check()
+        assert not term.valid
+        return "stopped"
 
     async with aio.connect(url) as locks:
-        assert await locks.election("leader").run(lead) == "finished"
+        assert await locks.election("leader", ttl=0.5).run(lead) == "finished"
         assert len(terms) == 2
-        assert terms[0].over == "as its keeper would hear"
+        assert terms[0].over == terms[0].lease.lost_reason is not None
 
 
-def test_another_lease_that_is_lost_in_a_term_is_no_end_of_it(url: str) -> None:
+def test_loss_of_another_lease_during_a_term_does_not_end_the_term(url: str) -> None:
     def lead(term: Any) -> None:
         other = locks.lock("other").acquire()
-        locks._core.lose(other, "another's")
+        assert locks.break_lease("other", force=True)
+        assert other.lost.wait(60)
         other.check()
 
-    with leasehold.connect(url) as locks, pytest.raises(leasehold.LeaseLost, match="another's"):
+    with leasehold.connect(url) as locks, pytest.raises(leasehold.LeaseLost, match="'other'"):
         locks.election("leader").run(lead)
 
 
-def test_a_term_that_was_seen_to_be_over_stays_so(url: str) -> None:
-    """A renewal that comes late and succeeds all the same: who was told that it leads no longer may have stopped."""
-    with leasehold.connect(url) as locks:
+def test_term_that_was_seen_to_be_over_stays_over(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A late renewal that succeeds all the same does not revive the term: its callback may have stopped."""
+    never_begins(monkeypatch, "leasehold-term")
+    with leasehold.connect("memory://") as locks:
 
         def lead(term: Any) -> None:
             assert term.valid
-            lease = term.lease
-            deadline, lease._deadline = lease._deadline, locks._core.now()
-            assert not term.valid
-            lease._deadline = deadline
-            assert lease.valid
+            with leases.partition():
+                leases.pause(26)
+                assert term.lease.valid
+                assert not term.valid
+            term.lease.renew()
+            assert term.lease.remaining > 29
             assert not term.valid
             election.stop()
 
-        election = locks.election("leader")
+        election = locks.election("leader", ttl=30, stop_before=5)
         assert election.run(lead) is None
 
 
@@ -229,11 +257,13 @@ def ended_well(child: int) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_the_child_of_a_leader_can_stand(tmp_path: Path) -> None:
-    """What went on in the parent, a term and a stop that came just before, does not go on in a forked child."""
+def test_forked_child_of_a_leader_can_stand(tmp_path: Path) -> None:
+    """What goes on in the parent, a term and a stop that came just before, does not go on in a forked child."""
     leads, go_on = threading.Event(), threading.Event()
+    terms: list[Any] = []
 
     def lead(term: object) -> None:
+        terms.append(term)
         leads.set()
         go_on.wait(60)
 
@@ -249,7 +279,8 @@ def test_the_child_of_a_leader_can_stand(tmp_path: Path) -> None:
         leader = threading.Thread(target=election.run, args=(lead,))
         leader.start()
         assert leads.wait(60)
-        locks._core.lose(election._term.lease, "as its keeper would hear")  # type: ignore[union-attr]
+        assert locks.break_lease("leader", force=True)
+        assert terms[0].lease.lost.wait(60)
         election.stop()
         assert not election.healthy
         child = child_that(stand)
@@ -260,7 +291,7 @@ def test_the_child_of_a_leader_can_stand(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_the_child_of_a_task_that_leads_can_stand(tmp_path: Path) -> None:
+def test_forked_child_of_a_leading_task_can_stand(tmp_path: Path) -> None:
     leads, go_on = threading.Event(), threading.Event()
     locks = aio.connect(f"sqlite:///{tmp_path}/leases.db")
     election = locks.election("leader")
@@ -291,8 +322,8 @@ def test_the_child_of_a_task_that_leads_can_stand(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_that_is_forked_by_the_leader_does_not_lead(tmp_path: Path) -> None:
-    """Its term is the parent's; the ``run`` that it comes out of ends, and can be called again."""
+def test_child_that_the_leader_forks_does_not_lead(tmp_path: Path) -> None:
+    """The term is the parent's. In the child ``run`` returns, and can be called again."""
     with leasehold.connect(f"sqlite:///{tmp_path}/leases.db", ttl=60) as locks:
         election, parent, pids = locks.election("leader"), os.getpid(), []
 

@@ -1,11 +1,13 @@
-"""Groups where it gets tight: a fork, a store that is not ready, callbacks that take their time while it is drained."""
+"""Groups when something goes wrong: a fork, a store that is not ready, failed releases, slow callbacks in a drain."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from leasehold import aio
 from leasehold.testing import faults
 from leasehold.testing.handles import eventually
 
+from .seams import Changed, connect
+
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest) -> str:
@@ -23,26 +27,26 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 class NotReady:
-    """A store that says so, as long as ``on``, to whoever asks who is there."""
+    """A store that is not ready, as long as ``on``, for whoever asks who is there."""
 
-    def __init__(self, locks: Any) -> None:
+    def __init__(self) -> None:
         self.on = True
         self.asked = 0
-        inspect = locks._core.store.inspect
 
-        def refuse(name: str) -> Any:
-            self.asked += 1
-            if self.on:
-                raise leasehold.StoreNotReady("there is no such table")
-            return (yield from inspect(name))
+    def __call__(self, inner: Any) -> Changed:
+        return Changed(inner, inspect=self.refuse)
 
-        locks._core.store.inspect = refuse
+    def refuse(self, inspect: Any, name: str) -> Any:
+        self.asked += 1
+        if self.on:
+            raise leasehold.StoreNotReady("there is no such table")
+        return (yield from inspect(name))
 
 
-def test_a_store_that_is_not_ready_is_asked_again(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_group_asks_a_store_that_is_not_ready_again(url: str, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[str] = []
-    with leasehold.connect(url, owner="me") as locks:
-        store = NotReady(locks)
+    store = NotReady()
+    with connect(url, owner="me", store=store) as locks:
         group = locks.group("g", heartbeat=30, look=0.02)
         group.on_joined(lambda member: seen.append(member.owner))
         group.join()
@@ -52,25 +56,22 @@ def test_a_store_that_is_not_ready_is_asked_again(url: str, caplog: pytest.LogCa
         store.on = False
         eventually(lambda: seen == ["me"])
         assert caplog.text.count("cannot be looked at") == 1
-        assert group.owner_of("key").owner == "me"  # type: ignore[union-attr]
+        assert group.owner_of("key").owner == "me"
 
 
-def test_a_store_that_is_not_ready_is_asked_again_by_a_task(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def work() -> None:
-        seen: list[str] = []
-        async with aio.connect(url, owner="me") as locks:
-            store = NotReady(locks)
-            group = locks.group("g", heartbeat=30, look=0.02)
-            group.on_joined(lambda member: seen.append(member.owner))
-            await group.join()
-            async with asyncio.timeout(60):
-                while store.asked <= 3:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                store.on = False
-                while seen != ["me"]:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(work())
+async def test_group_of_a_task_asks_a_store_that_is_not_ready_again(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+    store = NotReady()
+    async with connect(url, "asyncio", owner="me", store=store) as locks:
+        group = locks.group("g", heartbeat=30, look=0.02)
+        group.on_joined(lambda member: seen.append(member.owner))
+        await group.join()
+        async with asyncio.timeout(60):
+            while store.asked <= 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            store.on = False
+            while seen != ["me"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
     assert caplog.text.count("cannot be looked at") == 1
 
 
@@ -84,14 +85,18 @@ class Listener:
         return lambda member: self.told.append((happened, member.owner))
 
 
-def test_who_listens_later_is_told_who_is_there_too(url: str) -> None:
-    """Each callback hears of each member once, in order, whenever it was registered and whatever was before it."""
+LOOKED = 2
+"""So many looks have begun when the first is over."""
+
+
+def test_late_callback_is_called_for_members_that_are_there(url: str) -> None:
+    """Each callback is called once for each member, in order, whenever and after whatever it was registered."""
     with leasehold.connect(url, owner="first") as locks, leasehold.connect(url, owner="second") as other:
-        group, there = locks.group("g", look=0.02), other.group("g")
+        group, there, network = locks.group("g", look=0.02), other.group("g"), faults.install(locks)
         group.join()
         early, late = Listener(), Listener()
         group.on_failed(early.on("failed"))
-        eventually(lambda: group._watch is not None and group._watch.roster, what="it has looked for the first time")
+        eventually(lambda: network.calls["inspect"] >= LOOKED)
         group.on_left(early.on("left"))
         group.on_joined(early.on("joined"))
         eventually(lambda: early.told == [("joined", "first")])
@@ -105,13 +110,14 @@ def test_who_listens_later_is_told_who_is_there_too(url: str) -> None:
         eventually(lambda: early.told[2:] == [("left", "second")])
 
 
-async def test_who_listens_later_is_told_who_is_there_too_by_a_task(url: str) -> None:
+async def test_late_callback_of_a_task_is_called_for_members_that_are_there(url: str) -> None:
     async with aio.connect(url, owner="first") as locks:
         group, early, late = locks.group("g", look=0.02), Listener(), Listener()
+        network = faults.install(locks)
         await group.join()
         group.on_left(early.on("left"))
         async with asyncio.timeout(60):
-            while group._watch is None or not group._watch.roster:  # noqa: ASYNC110
+            while network.calls["inspect"] < LOOKED:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             group.on_joined(early.on("joined"))
             while early.told != [("joined", "first")]:  # noqa: ASYNC110
@@ -123,42 +129,28 @@ async def test_who_listens_later_is_told_who_is_there_too_by_a_task(url: str) ->
         assert early.told == late.told == [("joined", "first")]
 
 
-def test_leaving_goes_on_when_one_cannot_be_given_back(url: str) -> None:
-    """Who leaves is a member no longer, whatever became of the first of its memberships; the keeper sees to that."""
+def test_leave_releases_every_membership_though_one_release_fails(url: str) -> None:
+    """Whoever leaves is no member any more. The keeper ends the membership whose release has failed."""
     with leasehold.connect(url) as locks, leasehold.connect(url) as other:
         group = locks.group("g")
         memberships = [group.join(number) for number in range(3)]
-        release, failed = locks._core.store.release, []
-
-        def lost(*args: Any) -> Any:
-            if not failed:
-                failed.append(args)
-                raise leasehold.StoreUnavailable("away")
-            return release(*args)
-
-        locks._core.store.release = lost  # type: ignore[method-assign]
+        faults.install(locks).lose_request("release", times=1)
         with pytest.raises(leasehold.StoreUnavailable):
             group.leave()
         assert not any(each.valid for each in memberships)
         eventually(lambda: not other.group("g").members())
 
 
-async def test_leaving_that_is_cancelled_leaves_all_the_same(url: str) -> None:
+async def test_cancelled_leave_releases_every_membership(url: str) -> None:
     async with aio.connect(url) as locks, aio.connect(url) as other:
         group = locks.group("g")
         memberships = [await group.join(number) for number in range(3)]
-        driver: Any = locks._core.driver
-        run, hanging = driver.run, asyncio.Event()
-
-        async def hangs(steps: Any, limit: float) -> Any:
-            if asyncio.current_task() is task:
-                hanging.set()
-                await asyncio.Event().wait()
-            return await run(steps, limit)
-
-        driver.run = hangs
+        network = faults.install(locks)
+        network.delay_request(60, "release", times=1)
         task = asyncio.create_task(group.leave())
-        await asyncio.wait_for(hanging.wait(), 60)
+        async with asyncio.timeout(60):
+            while not network.calls["release"]:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -168,8 +160,8 @@ async def test_leaving_that_is_cancelled_leaves_all_the_same(url: str) -> None:
                 await asyncio.sleep(0.01)
 
 
-def test_callbacks_need_a_loop_and_then_work(url: str) -> None:
-    """What was registered outside is refused, and does not keep those that come later from being called."""
+def test_group_callbacks_of_tasks_need_a_running_loop(url: str) -> None:
+    """One that is registered outside of a loop is refused, and later ones are called all the same."""
     listener = Listener()
     locks = aio.connect(url, owner="me")
     group = locks.group("g", look=0.02)
@@ -188,30 +180,34 @@ def test_callbacks_need_a_loop_and_then_work(url: str) -> None:
     assert listener.told == [("joined", "me")]
 
 
-def test_memberships_that_have_ended_are_forgotten(url: str) -> None:
-    """One who comes and goes often does not grow for it."""
+def test_memberships_that_have_ended_take_no_memory(url: str) -> None:
+    """A member that joins and leaves often does not grow."""
     with leasehold.connect(url) as locks:
         group = locks.group("g")
+        ended: list[weakref.ref[leasehold.Lease]] = []
         for _ in range(20):
-            with group.join():
-                pass
+            with group.join() as membership:
+                ended.append(weakref.ref(membership))
+            del membership
         last = group.join()
-        assert group._mine == [last]
-        assert list(locks._core.standing.values()) == [last]
+        gc.collect()
+        assert not any(ref() for ref in ended)
+        assert last.valid
         group.leave()
         assert not last.valid
 
 
-def test_what_was_seen_long_ago_is_not_believed(url: str) -> None:
-    """The store is away: for as long as nobody can have failed in the meantime, what the callbacks saw last holds."""
+def test_owner_of_goes_by_what_was_seen_until_a_member_can_have_failed(url: str) -> None:
+    """The store is away: what the callbacks saw last holds for as long as nobody can have failed in the meantime."""
     with leasehold.connect(url) as locks, leasehold.connect(url, owner="other") as other:
         other.group("g").join()
         network = faults.install(locks)
         patient: Any = locks.group("g", look=0.02)
         hasty: Any = locks.group("g", heartbeat=0.2, look=0.02)
-        patient.on_failed(print)
-        hasty.on_failed(print)
-        eventually(lambda: patient._watch.roster and hasty._watch.roster)
+        seen: dict[str, str] = {}
+        patient.on_joined(lambda member: seen.update(patient=member.owner))
+        hasty.on_joined(lambda member: seen.update(hasty=member.owner))
+        eventually(lambda: seen == {"patient": "other", "hasty": "other"})
         network.lose_request("inspect")
 
         def owner(group: Any) -> str:
@@ -227,7 +223,7 @@ def test_what_was_seen_long_ago_is_not_believed(url: str) -> None:
 
 
 @pytest.mark.parametrize("side", ["threads", "asyncio"])
-def test_who_has_failed_is_not_told_what_it_owned(side: str, url: str) -> None:
+def test_member_that_has_failed_is_not_told_what_it_owned(side: str, url: str) -> None:
     """Others have divided its keys by now. Without the store it cannot know how."""
 
     async def call(result: Any) -> Any:
@@ -236,15 +232,18 @@ def test_who_has_failed_is_not_told_what_it_owned(side: str, url: str) -> None:
     async def work() -> None:
         locks: Any = (leasehold if side == "threads" else aio).connect(url, owner="me")
         group = locks.group("g", look=0.02)
-        group.on_failed(print)
+        seen: list[str] = []
+        group.on_joined(lambda member: seen.append(member.owner))
         membership = await call(group.join())
         network = faults.install(locks)
         async with asyncio.timeout(60):
-            while not group._watch.roster:  # noqa: ASYNC110
+            while not seen:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        network.lose_request("inspect")
-        assert (await call(group.owner_of("key"))).owner == "me"
-        locks._core.lose(membership, "as its keeper would hear")
+            network.lose_request("inspect")
+            assert (await call(group.owner_of("key"))).owner == "me"
+            assert await call(locks.break_lease("g", force=True))
+            while not membership.lost.is_set():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         with pytest.raises(leasehold.StoreUnavailable):
             await call(group.owner_of("key"))
         await call(group.join())
@@ -259,7 +258,7 @@ GRACE = 60.0
 """Drains that waited for a callback would take so long; the others take a moment."""
 
 
-def test_drain_and_close_do_not_wait_for_a_callback(url: str) -> None:
+def test_drain_and_close_do_not_wait_for_a_group_callback(url: str) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def callback(member: object) -> None:
@@ -279,7 +278,7 @@ def test_drain_and_close_do_not_wait_for_a_callback(url: str) -> None:
     go_on.set()
 
 
-def test_drain_does_not_wait_for_a_callback_in_a_task(url: str) -> None:
+def test_drain_does_not_wait_for_a_group_callback_of_a_task(url: str) -> None:
     async def work() -> None:
         inside, go_on = asyncio.Event(), asyncio.Event()
 
@@ -301,8 +300,8 @@ def test_drain_does_not_wait_for_a_callback_in_a_task(url: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_looks_for_itself(tmp_path: Path) -> None:
-    """The parent's thread does not look in the child: what that saw last is old there, and its callbacks are silent."""
+def test_forked_child_looks_for_members_itself(tmp_path: Path) -> None:
+    """The parent's thread does not run in the child: what it saw last is outdated there, and calls no callback."""
     told = tmp_path / "told"
     told.touch()
 
