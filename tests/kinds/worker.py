@@ -20,29 +20,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-import leasehold
-
 TERM = 8.0
 LOST = "lost"
 TICK = 0.05
 
 
 class Standing:
-    """Since when the acquire that was begun last stands in the queue: whoever is told so listens."""
+    """Since when the acquire that was begun last stands in the queue."""
 
-    def __init__(self, locks: leasehold.Locks) -> None:
+    def __init__(self) -> None:
         self.since: float | None = None
         self._stalls: list[tuple[float, float]] = []
         self._ticked = time.monotonic()
         threading.Thread(target=self._tick, daemon=True).start()
-        driver: Any = locks._core.driver
-        self._listen = driver.listen
-        driver.listen = self._heard
 
-    def _heard(self, attempt: str, busy: Any) -> Any:
-        if attempt and self.since is None:
+    def stands(self) -> None:
+        if self.since is None:
             self.since = time.monotonic()
-        return self._listen(attempt, busy)
 
     def _tick(self) -> None:
         while True:
@@ -58,11 +52,22 @@ class Standing:
 
 
 def main(url: str, namespace: str, role: str, folder: str) -> None:
+    from seams import Through, connect  # beside this file
+
     random.seed(os.getpid())
     log = os.open(Path(folder) / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     stop, go = Path(folder) / "stop", Path(folder) / "go"
-    with leasehold.connect(url, namespace=namespace, ttl=TERM) as locks:
-        standing = Standing(locks)
+    standing = Standing()
+
+    class Listening(Through):
+        """Who stands in the queue listens."""
+
+        def listen(self, attempt: str, busy: Any) -> Any:
+            if attempt:
+                standing.stands()
+            return self.inner.listen(attempt, busy)
+
+    with connect(url, namespace=namespace, ttl=TERM, driver=Listening()) as locks:
         (Path(folder) / f"ready-{os.getpid()}").touch()
         while not go.exists():
             time.sleep(0.01)
@@ -71,7 +76,7 @@ def main(url: str, namespace: str, role: str, folder: str) -> None:
                 left = int(os.environ["SEAT"])
                 forks = [f"fork-{left}", f"fork-{(left + 1) % 5}"]
                 random.shuffle(forks)
-                lock: leasehold.Lock = locks.all_of(*forks)
+                lock = locks.all_of(*forks)
             else:
                 forks = [role]
                 lock = locks.rwlock("book").read() if role == "reader" else locks.rwlock("book").write()
