@@ -2,28 +2,36 @@
 
 Three ``Locks`` on one store in memory, with a clock that the machine moves in small steps. What is held is renewed at
 each step, as a keeper would; a holder that has fallen silent is not, and one that has crashed is gone without a word.
-Acquires that wait are carried out by hand: they go on when they are rung, or when their sleep is over.
+A call that waits runs in a thread of its own, an :class:`Actor`. The machine lets it go on when it is rung, or when its
+sleep is over, and waits until it sleeps again: so one thread runs at a time.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import leasehold
-from leasehold import effects, engine, policy
-from leasehold.bells import ThreadBell
+from leasehold import policy
+from leasehold.effects import Wait
 from leasehold.protocol import SECOND
+from leasehold.stores.entries import JointEntryStore
+from leasehold.stores.memory import MemoryThreads, Table
+from leasehold.threads import ThreadCore
 
 TTL = 10.0
+MARGIN = 0.01 * TTL + 0.05
+"""A lease is trusted for so much less than the store keeps it."""
 STEP = 0.5
 """Exact in binary: the model and the store have to agree on the very moment. Shorter than a first term."""
 WHO = st.integers(0, 2)
-_numbers = itertools.count()
+PATIENCE = 60.0
+"""By the real clock: a guard against hanging."""
 
 
 class Held:
@@ -37,87 +45,174 @@ class Held:
         self.offered = False
 
 
-class Waiting:
-    """An acquire that waits in the queue."""
+class Ended(BaseException):
+    """The machine ends an actor in the middle of a wait, as an interrupt does."""
 
-    def __init__(self, machine: Kind, who: int, lock: Any, what: Any) -> None:
-        self.machine, self.who, self.what = machine, who, what
-        self.core, self.spec = lock._core, lock._spec
-        self.ask = self.spec.ask(self.core.owner, queue=True)
-        self.bell = self.core.asking[self.ask.attempt] = ThreadBell()
-        self.effects = engine.acquire(self.core, self.spec, self.ask, None, self.bell)
-        self.lease: Any = None
-        self.until = machine.now
+
+class Actor:
+    """A thread that runs only while the machine waits for it: until it sleeps, or has ended."""
+
+    def __init__(self, machine: Kind, function: Callable[[], Any]) -> None:
+        self._prepare(machine)
+        threading.Thread(target=self._run, args=(function,), daemon=True).start()
+        self._until_asleep()
+
+    def _prepare(self, machine: Kind) -> None:
+        self.machine = machine
+        self.result: Any = None
+        self.over = False
         self.dead = False
-        self._go_on(None)
+        """Whether it is never to be woken again."""
+        self.bell: Any = None
+        self.until = 0.0
+        self._error: BaseException | None = None
+        self._ending = False
+        self._turn, self._asleep = threading.Semaphore(0), threading.Semaphore(0)
+        machine.actors.append(self)
+
+    # For the machine.
 
     def look(self) -> bool:
-        """Go on if there is reason to. False when it sleeps."""
-        if self.lease is not None or self.dead or not (self.bell.rang() or self.machine.now >= self.until):
+        """Let it go on if there is reason to. False when it sleeps."""
+        if self.over or self.dead or self.bell is None or (self.bell.silent and self.machine.now < self.until):
             return False
-        self._go_on(True)
+        self.go_on()
         return True
 
-    def _go_on(self, answer: Any) -> None:
+    def go_on(self) -> None:
+        self._turn.release()
+        self._until_asleep()
+
+    def end(self) -> None:
+        """Interrupt its wait, and all that follow."""
+        if not self.over:
+            self._ending = True
+            self.go_on()
+
+    def _until_asleep(self) -> None:
+        assert self._asleep.acquire(timeout=PATIENCE), "it neither sleeps nor ends"
+        if self._error is not None:
+            raise self._error
+
+    # In its thread.
+
+    def pause(self) -> None:
+        """Sleep until the machine lets it go on."""
+        if not self._ending:
+            self._asleep.release()
+            self._turn.acquire()
+            self.bell = None
+            if self._ending:
+                raise Ended
+
+    def waits(self, effects: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The effects, with each wait in the machine's time."""
         try:
+            effect = next(effects)
             while True:
-                effect = self.effects.send(answer)
-                if isinstance(effect, effects.Wait):
+                if isinstance(effect, Wait):
                     assert effect.seconds is not None
-                    self.until = self.machine.now + effect.seconds
-                    return
-                if isinstance(effect, effects.Listen):
-                    answer = self.core.driver.listen(effect.attempt, effect.busy)
+                    self.bell, self.until = effect.bell, self.machine.now + effect.seconds
+                    self.pause()
+                    effect = effect._replace(seconds=0.0)
+                try:
+                    answer = yield effect
+                except Exception as error:
+                    effect = effects.throw(error)
                 else:
-                    answer = self.core.driver.run(effect.steps, effect.limit)
+                    effect = effects.send(answer)
         except StopIteration as stop:
-            self.lease = leasehold.Lease(self.core, self.spec, *stop.value)
-            self.core.add(self.lease)
-            del self.core.asking[self.ask.attempt]
+            return stop.value
+        finally:
+            effects.close()
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        self.machine.local.actor = self
+        try:
+            self.result = function()
+        except Ended:
+            pass
+        except BaseException as error:
+            self._error = error
+        self.over = True
+        self._asleep.release()
+
+
+class Waiting(Actor):
+    """An acquire that waits in the queue."""
+
+    def __init__(self, machine: Kind, who: int, lock: Any, what: Any = None, weight: int = 1) -> None:
+        self.who, self.what, self.weight = who, what, weight
+        super().__init__(machine, lock.acquire)
+
+    @property
+    def lease(self) -> Any:
+        return self.result
 
     def give_up(self) -> None:
-        self.crash()
-        self.core.driver.run(self.core.store.abandon(self.ask.name, self.ask.attempt), 1.0)
+        self.end()
 
     def crash(self) -> None:
         self.dead = True
-        self.effects.close()
-        self.core.asking.pop(self.ask.attempt, None)
+
+
+class MachineCore(ThreadCore):
+    """What is behind a ``Locks`` in the machine's time: no timer, and its actors wait as the machine says."""
+
+    def __init__(self, machine: Kind, who: int) -> None:
+        self.machine = machine
+        super().__init__(
+            JointEntryStore("memory"),
+            MemoryThreads(machine.table, ""),
+            namespace="",
+            owner=f"o{who}",
+            kinds=None,
+            defaults={"ttl": TTL, "renew": False},
+        )
+        self.now = lambda: machine.now
+
+    def watch_deadline(self) -> None:
+        pass
+
+    def drive(self, effects: Any, cancel: Any = None) -> Any:
+        actor = self.machine.actor()
+        return super().drive(effects if actor is None else actor.waits(effects), cancel)
 
 
 class Kind(RuleBasedStateMachine):
     """What the machines share: time, queues, silence, crashes, and that tokens rise."""
 
     LIMIT = 1
+    CORE = MachineCore
 
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.url = f"memory://models-{next(_numbers)}"
+        self.table = Table(now_us=lambda: int(self.now * SECOND))
+        self.local = threading.local()
+        self.actors: list[Actor] = []
         self.locks = [self.connect(who) for who in range(3)]
         self.gone: list[Any] = []
         self.held: list[Held] = []
         self.crashed: list[Held] = []
-        self.queues: dict[str, list[Waiting]] = {}
+        """Their leases too: a lease that is garbage collected would be released."""
+        self.queues: dict[str, list[Any]] = {}
         self.highest: dict[str, int] = {}
 
     def connect(self, who: int) -> leasehold.Locks:
         """Both the holder's clock and the store's are the machine's."""
-        locks = leasehold.connect(self.url, ttl=TTL, renew=False, owner=f"o{who}")
-        core: Any = locks._core
-        read = core.driver._row
-        core.driver._row = lambda name: read(name)._replace(now=int(self.now * SECOND))
-        core.now = lambda: self.now
-        core.watch_deadline = lambda: None  # the timer goes by the real one
-        return locks
+        return leasehold.Locks(self.CORE(self, who))
+
+    def actor(self) -> Actor | None:
+        """That of this thread, if it is one."""
+        return getattr(self.local, "actor", None)
 
     def teardown(self) -> None:
-        for waiting in itertools.chain(*self.queues.values()):
-            waiting.give_up()
+        for actor in self.actors:
+            actor.end()
         for held in self.held:
             held.lease.release()
         for locks in (*self.locks, *self.gone):
-            locks._core.asking.clear()  # where a rule has failed: time stands still, and nobody would see them off
             locks.close()
 
     # The model.
@@ -142,9 +237,9 @@ class Kind(RuleBasedStateMachine):
         self.held.append(Held(lease, who, self.now + TTL, what, tokens, weight))
         return self.held[-1]
 
-    def stand(self, who: int, lock: Any, what: Any = None) -> None:
+    def stand(self, who: int, lock: Any, what: Any = None, weight: int = 1) -> None:
         """Wait in the queue."""
-        self.queues.setdefault(lock.name, []).append(Waiting(self, who, lock, what))
+        self.queues.setdefault(lock.name, []).append(Waiting(self, who, lock, what, weight))
         self.settle()
 
     def settle(self) -> None:
@@ -153,10 +248,10 @@ class Kind(RuleBasedStateMachine):
         while any(each.look() for each in waiting):
             pass
         for name, queue in self.queues.items():
-            while queue and self.free(name) >= queue[0].ask.weight:
+            while queue and self.free(name) >= queue[0].weight:
                 first = queue.pop(0)
                 assert first.lease is not None, "it is its turn"
-                self.add(first.lease, first.who, first.what, first.ask.weight)
+                self.add(first.lease, first.who, first.what, first.weight)
             assert all(each.lease is None for each in queue), "it is not its turn"
 
     def pass_time(self, seconds: float) -> None:
@@ -190,7 +285,7 @@ class Kind(RuleBasedStateMachine):
     def release(self, data: st.DataObject) -> None:
         held = data.draw(st.sampled_from(self.held))
         # What was offered is trusted no longer, and can be taken back by its release while nobody has taken it.
-        trusted = held.lease.remaining > 0 or (held.offered and held.lease._deadline > self.now)
+        trusted = held.lease.remaining > 0 or (held.offered and held.until - MARGIN > self.now)
         assert held.lease.release() == trusted
         assert held.lease.release() is False
         self.held.remove(held)
@@ -211,10 +306,6 @@ class Kind(RuleBasedStateMachine):
         self.die(data.draw(st.sampled_from(self.held)))
 
     def die(self, held: Held) -> None:
-        for part in getattr(held.lease, "_parts", (held.lease,)):
-            part._core.leases.pop(part._claim.attempt, None)
-            part._given = True  # so that its destructor gives nothing back either
-        held.lease = None
         self.held.remove(held)
         self.crashed.append(held)
 

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 import leasehold
+from leasehold.testing.handles import eventually
 
 from .models import TTL, WHO, Held, Kind
+
+TAKEN = "it was handed over, and another has taken it"
 
 
 class Semaphores(Kind):
@@ -49,18 +52,20 @@ class ReadersAndWriters(Kind):
         both = self.locks[who].rwlock("rw")
         return both.read() if what == "read" else both.write()
 
+    def weight(self, what: str) -> int:
+        return 1 if what == "read" else self.LIMIT
+
     @rule(who=WHO, what=st.sampled_from(["read", "write"]))
     def acquire(self, who: int, what: str) -> None:
-        lock = self.side(who, what)
-        weight = lock._spec.weight
-        lease = lock.try_acquire()
+        weight = self.weight(what)
+        lease = self.side(who, what).try_acquire()
         assert (lease is not None) == self.can_have("rw", weight)
         if lease is not None:
             self.add(lease, who, what, weight)
 
     @rule(who=WHO, what=st.sampled_from(["read", "write"]))
     def queue(self, who: int, what: str) -> None:
-        self.stand(who, self.side(who, what), what)
+        self.stand(who, self.side(who, what), what, self.weight(what))
 
     @invariant()
     def a_writer_is_alone(self) -> None:
@@ -164,7 +169,6 @@ class Reentrant(Kind):
             self.die(held)
             return
         for each in self.entries(held.who):
-            each.lease._over = "crashed"
             self.die(each)
         self.gone.append(self.locks[held.who])
         self.locks[held.who] = self.connect(held.who)
@@ -192,10 +196,7 @@ class SeveralNames(Kind):
         assert self.locks[0].break_lease(name, force=True)
         held.names.discard(name)
         held.broken = True
-        for part in getattr(held.lease, "_parts", (held.lease,)):
-            if part.name == name:
-                part._core.lose(part, "as its keeper would hear")
-        assert not held.lease.valid
+        eventually(lambda: not held.lease.valid, what="the keeper has been notified")
         self.settle()
 
 
@@ -244,7 +245,7 @@ class HandedOver(Kind):
             assert there
             if offered in self.held:
                 assert not offered.lease.valid
-                offered.lease._core.lose(offered.lease, "as its keeper hears")
+                eventually(lambda: offered.lease.lost_reason == TAKEN, what="the keeper has been notified")
             (self.held if offered in self.held else self.crashed).remove(offered)
             self.add(lease, who)
 

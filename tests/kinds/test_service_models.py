@@ -1,11 +1,13 @@
 """``election``, ``once`` and ``group`` against models that a glance can check, on the clock and with the faults of
 :mod:`kinds.models`: random operations, silence, expiries and crashes.
 
-What a thread of theirs would do meanwhile (tell a leader to stop, look who is there) is carried out by hand here.
+The threads that these kinds start (to tell a leader to stop, to look who is there) are actors too.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 from typing import Any
 
 from hypothesis import settings
@@ -13,56 +15,125 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 import leasehold
-from leasehold.effects import Run, Wait
-from leasehold.election import RESIGNED, watch
-from leasehold.election_threads import Term
-from leasehold.group import FAILED, JOINED, LEFT, Watch
 
-from .models import STEP, TTL, WHO, Held, Kind
+from .models import PATIENCE, STEP, TTL, WHO, Actor, Held, Kind, MachineCore
+
+JOINED, LEFT, FAILED = "joined", "left", "failed"
+
+
+class Adopted(Actor):
+    """A thread of the library's. It waits for its first turn before it does anything."""
+
+    def __init__(self, machine: Unkept) -> None:
+        self._prepare(machine)
+        machine.local.actor = self
+        machine.adopted.put(self)
+        self._turn.acquire()
+
+    def end(self) -> None:
+        """From now on it runs alone, and ends by itself."""
+        self._ending = True
+        self._turn.release()
+
+    def finish(self) -> None:
+        """In its thread: no more is to come."""
+        self.over = True
+        self._asleep.release()
+
+    def pause(self) -> None:
+        if not self._ending:
+            self._asleep.release()
+            self._turn.acquire()
+            self.bell = None
+
+
+class UnkeptCore(MachineCore):
+    """The machine renews, and nobody else: these kinds ask for renewal themselves."""
+
+    machine: Unkept
+
+    def wake_keeper(self) -> None:
+        pass
+
+    def drive(self, effects: Any, cancel: Any = None) -> Any:
+        try:
+            return super().drive(effects, cancel)
+        finally:
+            self.machine.drove()
 
 
 class Unkept(Kind):
-    """The machine renews, and nobody else: these kinds ask for renewal themselves."""
+    CORE = UnkeptCore
 
-    def connect(self, who: int) -> leasehold.Locks:
-        locks = super().connect(who)
-        locks._core.wake_keeper = lambda: None  # type: ignore[method-assign]
-        return locks
+    def __init__(self) -> None:
+        self.main = threading.current_thread()
+        self.adopted: queue.SimpleQueue[Adopted] = queue.SimpleQueue()
+        super().__init__()
+
+    def actor(self) -> Actor | None:
+        found = super().actor()
+        return Adopted(self) if found is None and threading.current_thread() is not self.main else found
+
+    def drove(self) -> None:
+        """A thread has come to the end of some effects."""
 
 
-class Leading:
-    """A term, and what watches over it."""
+class Candidate(Actor):
+    """One who stands for election, and leads until the machine lets it go on."""
 
-    def __init__(self, machine: Kind, lease: Any, before: float) -> None:
-        self.machine = machine
-        self.term = Term(lease, before)
-        self.effects = watch(lease._core, self.term)
-        self.until = machine.now
-        self.look()
+    weight = 1
 
-    def look(self) -> None:
-        """Go on if there is reason to."""
-        while self.effects is not None and (self.term._bell.rang() or self.machine.now >= self.until):
-            try:
-                effect = next(self.effects)
-            except StopIteration:
-                self.effects = None  # type: ignore[assignment]
-                return
-            assert isinstance(effect, Wait)
-            assert effect.seconds is not None
-            self.until = self.machine.now + effect.seconds
+    def __init__(self, machine: Leaders, who: int) -> None:
+        self.who = who
+        self.term: Any = None
+        self.watch: Any = None
+        """What watches over its term."""
+        self.before = 0.0
+        self.election = machine.locks[who].election("leader", ttl=TTL)
+        super().__init__(machine, lambda: self.election.run(self.lead))
+
+    @property
+    def what(self) -> Candidate:
+        return self
+
+    @property
+    def lease(self) -> Any:
+        return None if self.term is None else self.term.lease
+
+    def lead(self, term: Any) -> str:
+        self.watch = self.machine.adopted.get(timeout=PATIENCE)
+        self.term = term
+        self.pause()
+        return "led"
+
+    def give_up(self) -> None:
+        self.election.stop()
+        self.go_on()
+        assert self.over
+        assert self.result is None
+
+    def crash(self) -> None:
+        self.dead = True
+        if self.watch is not None:
+            self.watch.dead = True
+
+
+BEFORE = TTL / 6
+"""How long before the end of its term a leader is told to stop, unless something else is asked for."""
 
 
 class Leaders(Unkept):
     """Candidates stand in a queue. Who leads has a term, and a callback that returns some time after it was told to."""
 
+    def drove(self) -> None:
+        actor = self.actor()
+        if isinstance(actor, Adopted):  # what watches over a term does nothing else
+            actor.finish()
+
     def add(self, lease: Any, who: int, what: Any = None, weight: int = 1) -> Held:
         held = super().add(lease, who, what, weight)
-        held.what = Leading(self, lease, self.candidate(who)._before)
+        what.watch.go_on()
         return held
-
-    def candidate(self, who: int) -> Any:
-        return self.locks[who].election("leader", ttl=TTL)
 
     def leading(self, told: bool) -> list[Held]:
         """Those whose callback has been told to stop, or has not."""
@@ -70,38 +141,43 @@ class Leaders(Unkept):
 
     def stepped(self) -> None:
         for held in self.held:
-            held.what.look()
+            held.what.watch.look()
 
     def ended(self, held: Held) -> Any:
-        """The callback returns."""
-        term = held.what.term
-        term.close()
-        held.what.look()
-        assert held.what.effects is None, "nobody watches over it any more"
-        trusted = held.lease.valid
-        assert held.lease.release() == trusted
+        """The callback returns. Returns its term."""
+        candidate = held.what
+        term, watch, trusted = candidate.term, candidate.watch, held.lease.valid
+        candidate.term = candidate.watch = None
+        candidate.go_on()
+        watch.look()
+        assert watch.over, "nobody watches over it any more"
+        assert not held.lease.valid
+        assert held.lease.release() is False, "that has been done"
+        assert (held.lease.lost_reason is None) == trusted
         self.held.remove(held)
-        self.settle()
         return term
 
     @rule(who=WHO)
     def campaign(self, who: int) -> None:
-        self.stand(who, self.candidate(who))
+        self.queues.setdefault("leader", []).append(Candidate(self, who))
+        self.settle()
 
     @precondition(lambda self: self.leading(told=False))
     @rule(data=st.data())
     def resign(self, data: st.DataObject) -> None:
         held = data.draw(st.sampled_from(self.leading(told=False)))
-        held.what.term.end(RESIGNED)
-        assert held.what.term.over == RESIGNED
+        held.what.election.resign()
+        assert held.what.term.over == "its leader has resigned"
 
     @precondition(lambda self: self.leading(told=True))
     @rule(data=st.data())
     def stop_when_told(self, data: st.DataObject) -> None:
-        """And stand again, behind the others."""
+        """It stands again, behind the others."""
         held = data.draw(st.sampled_from(self.leading(told=True)))
         assert self.ended(held).over is not None
-        self.stand(held.who, self.candidate(held.who))
+        assert not held.what.over
+        self.queues["leader"].append(held.what)
+        self.settle()
 
     @precondition(lambda self: self.leading(told=False))
     @rule(data=st.data())
@@ -109,9 +185,12 @@ class Leaders(Unkept):
         """It has done what it wanted to do, and leads no longer."""
         held = data.draw(st.sampled_from(self.leading(told=False)))
         assert self.ended(held).over is None
+        assert held.what.over
+        assert held.what.result == "led"
+        self.settle()
 
     def die(self, held: Held) -> None:
-        held.what = None
+        held.what.crash()
         super().die(held)
 
     @invariant()
@@ -119,6 +198,7 @@ class Leaders(Unkept):
         """Terms never overlap: no two callbacks are to go on at the same time, and who leads holds the lease."""
         leaders = [held for held in self.held if held.what.term.valid]
         assert len(leaders) <= 1
+        assert [held for held in self.held if held.what.election.is_leader] == leaders
         for held in leaders:
             assert held.until > self.now
             assert [each for each in self.live("leader") if each is not held] == []
@@ -130,11 +210,7 @@ class Leaders(Unkept):
             assert term.stopping.is_set() == (not term.valid)
             if term.valid:
                 assert lease.valid
-                assert lease.remaining >= min(term._before, lease.ttl / 4), "there is time to stop"
-
-
-class Died(BaseException):
-    """As a process dies: in the middle of anything."""
+                assert lease.remaining >= min(BEFORE, lease.ttl / 4), "there is time to stop"
 
 
 FATES = st.lists(st.sampled_from(["done", "fails", "dies", "expires", "is overtaken"]), max_size=4)
@@ -149,21 +225,19 @@ class DoneOnce(Unkept):
         super().__init__()
         self.recorded: dict[int, tuple[bool, int, str]] = {}
         self.calls = 0
-        self.last = ""
+        self.last: Any = None
 
     def fate(self, who: int, version: int, fate: str) -> str:
         """What becomes of one call of the function."""
         self.calls += 1
         lease = leasehold.current()
         assert lease.valid
-        again = lease._claim.attempt == self.last  # the same holder tries again, under the same lease
+        again = lease is self.last  # the same holder tries again
         assert lease.token == self.highest["work"] if again else lease.token > self.highest.get("work", 0)
-        self.highest["work"], self.last = lease.token, lease._claim.attempt
+        self.highest["work"], self.last = lease.token, lease
         if fate == "dies":
-            lease._core.leases.pop(lease._claim.attempt)
-            lease._given = True  # nobody gives it back
-            self.crashed.append(Held(None, who, self.now + TTL, lease.token, ["work"], 1))
-            raise Died
+            self.crashed.append(Held(lease, who, self.now + TTL, lease.token, ["work"], 1))
+            self.local.actor.pause()  # for ever
         if fate == "fails":
             raise ValueError(fate)
         if fate != "done":
@@ -209,11 +283,10 @@ class DoneOnce(Unkept):
         once = self.locks[who].once(
             "work", version=version, retries=retries, retry_by="same" if same else "any", wait=wait and not dead
         )
-        try:
-            outcome = once.run(lambda: self.fate(who, version, next(coming)))
-        except Died:
-            assert status == "dies"
-        else:
+        caller = Actor(self, lambda: once.run(lambda: self.fate(who, version, next(coming))))
+        assert caller.over == (status != "dies")
+        if caller.over:
+            outcome = caller.result
             assert (outcome.status, outcome.owner, outcome.attempts, outcome.ran) == (status, owner, attempts, ran)
             if status == "running":
                 assert outcome.token == dead[0].what
@@ -261,8 +334,9 @@ class Groups(Unkept):
         self.listeners: list[tuple[Listener, list[tuple[str, int]]]] = []
         """Each with what it ought to have been told."""
         self.fresh: list[int] = []
-        callbacks: Any = {JOINED: [], LEFT: [], FAILED: []}
-        self.watch = Watch(self.locks[0]._core, "g", STEP, callbacks)
+        self.group = self.locks[0].group("g", look=STEP)
+        self.looker: Any = None
+        """The thread that looks."""
 
     def members(self) -> dict[int, float]:
         return {held.what: held.until for held in self.live("g")}
@@ -281,30 +355,21 @@ class Groups(Unkept):
         assert held.lease.release() == trusted
         self.held.remove(held)
 
-    def die(self, held: Held) -> None:
-        held.lease._core.standing.pop(held.lease._claim.attempt)
-        super().die(held)
-
     @rule()
     def listen(self) -> None:
         listener = Listener()
-        for happened, callbacks in self.watch.callbacks.items():
-            callbacks.append(listener.on(happened))
+        self.group.on_joined(listener.on(JOINED))
+        self.group.on_left(listener.on(LEFT))
+        self.group.on_failed(listener.on(FAILED))
+        if self.looker is None:
+            self.looker = self.adopted.get(timeout=PATIENCE)
         self.listeners.append((listener, []))
         self.fresh.append(len(self.listeners) - 1)
 
+    @precondition(lambda self: self.looker is not None)
     @rule()
     def look(self) -> None:
-        core = self.locks[0]._core
-        effects = self.watch.changes()
-        answer: Any = None
-        try:
-            while True:
-                effect = effects.send(answer)
-                answer = core.driver.run(*effect) if isinstance(effect, Run) else True
-        except StopIteration as stop:
-            for callback, member in stop.value:
-                callback(member)
+        self.looker.go_on()
         now, before = self.members(), self.seen
         changes = []
         for token in sorted(before.keys() - now.keys()):
