@@ -1,23 +1,24 @@
 """A KeyboardInterrupt may come between any two lines. Here it comes at the first of them, at the second, and so on,
-each in a run of its own: wherever that was, nothing is left in the store, in the books of its ``Locks`` or on the
-thread.
+each in a run of its own: wherever that was, nothing is left in the store, in the ``Locks`` or on the thread.
 """
 
 from __future__ import annotations
 
+import gc
 import linecache
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import pytest
 
 import leasehold
+from leasehold.policy import CALL_LIMIT
 from leasehold.testing.handles import eventually
+from leasehold.testing.scene import our_threads
 
 FILES = {
     str(Path(leasehold.__file__).with_name(f"{name}.py"))
@@ -60,8 +61,8 @@ class Interrupt:
         self._entered.add(line)
         return not before
 
-    def run(self, function: Callable[[], object]) -> bool:
-        """Whether it came before the function had ended."""
+    def run(self, function: Callable[[], object]) -> None:
+        """Call the function. ``where`` says whether it came before that had ended."""
         before = sys.gettrace()
         sys.settrace(self)
         try:
@@ -71,7 +72,6 @@ class Interrupt:
                 raise
         finally:
             sys.settrace(before)
-        return bool(self.where)
 
 
 def _in_destructor(frame: FrameType | None) -> bool:
@@ -124,28 +124,62 @@ def reader(locks: leasehold.Locks) -> None:
     lease.downgrade().release()
 
 
-def clean(locks: leasehold.Locks, other: leasehold.Locks) -> bool:
-    core: Any = locks._core
-    books = (core.leases, core.asking, core.giving, core.unsettled, locks._holds)
-    held = {info.name: info.waiters for info in other.leases()}
-    return held == {"z": 0} and not any(books)
+def held_by(locks: leasehold.Locks) -> dict[str, int | None]:
+    return {info.name: info.waiters for info in locks.leases()}
+
+
+GRACE = 30.0
+"""A drain or close that waits for something that is over takes long. The others take a moment."""
+
+
+def drained(locks: leasehold.Locks, caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether nothing is left in it: no lease, none that is being acquired or released, none that is to be."""
+    begun = time.monotonic()
+    with caplog.at_level("WARNING", "leasehold"):
+        gave_up = locks.drain(GRACE)
+    told = [record for record in caplog.records if getattr(record, "lease_event", "") == "drain_left"]
+    return gave_up == told == [] and time.monotonic() - begun < GRACE / 2
+
+
+def interrupt_at(
+    place: int, work: Callable[[leasehold.Locks], None], locks: leasehold.Locks, other: leasehold.Locks
+) -> Interrupt:
+    interrupt = Interrupt(place)
+    interrupt.run(lambda: work(locks))
+    eventually(lambda: held_by(other) == {"z": 0}, what=f"nothing is left by {interrupt.where}")
+    with pytest.raises((LookupError, leasehold.LeaseLost)):
+        leasehold.current()
+    return interrupt
 
 
 @pytest.mark.parametrize("work", [plain, block, lease_block, again, nested, several, several_in_block, reader])
-def test_wherever_it_comes_nothing_is_left(work: Callable[[leasehold.Locks], None]) -> None:
+def test_interrupt_at_any_line_leaves_nothing(
+    work: Callable[[leasehold.Locks], None], caplog: pytest.LogCaptureFixture
+) -> None:
     url = f"memory://interrupts-{work.__name__}"
-    with leasehold.connect(url, ttl=600) as other, leasehold.connect(url, ttl=600) as used:
+    earlier = set(our_threads())
+    with leasehold.connect(url, ttl=600) as other:
         held = other.lock("z").acquire()
+        keeper = eventually(lambda: set(our_threads()) - earlier)
+        used = leasehold.connect(url, ttl=600)
         for place in range(1, MOST):
-            interrupt = Interrupt(place)
-            # Some have yet to start their threads.
-            with nullcontext(used) if place % 4 else leasehold.connect(url, ttl=600) as locks:
-                came = interrupt.run(lambda: work(locks))
-                eventually(lambda: clean(locks, other), what=f"nothing is left by {interrupt.where}")
-                with pytest.raises((LookupError, leasehold.LeaseLost)):
-                    leasehold.current()
-                if not came:
-                    break
+            if place % 4:
+                interrupt = interrupt_at(place, work, used, other)
+            else:  # one that has yet to start its threads
+                new = leasehold.connect(url, ttl=600)
+                interrupt = interrupt_at(place, work, new, other)
+                begun = time.monotonic()
+                new.close()
+                assert time.monotonic() - begun < CALL_LIMIT / 2, f"close waits for what is left by {interrupt.where}"
+            if not interrupt.where:
+                break
         work(used)
+        assert drained(used, caplog)
+        del used
+        gc.collect()
+        eventually(
+            lambda: set(our_threads()) <= earlier | keeper,
+            what="the keeper of a Locks that nobody has ends, since nothing is left to be kept",
+        )
         assert held.release()
     assert 100 < place < MOST - 1
