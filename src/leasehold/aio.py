@@ -258,7 +258,7 @@ class Locks:
         """Take a lease from its holder. False when nobody holds it. See :meth:`leasehold.Locks.break_lease`."""
         broken = bool(await self._core.call(self._core.store.interrupt(checks.name(name), force)))
         if broken:
-            self._core.tell("broken", name, None, "by force" if force else "its holder is told")
+            self._core.tell("broken", name, None, "free at once (force=True)" if force else "the holder is notified")
         return broken
 
     def counters(self) -> Counters:
@@ -351,7 +351,7 @@ class Lock:
             return None
         except StoreUnavailable as error:
             if self._spec.skip_unavailable:
-                self._core.tell("skipped", self.name, None, f"the store is away ({error})")
+                self._core.tell("skipped", self.name, None, f"the store is unavailable ({error})")
                 return None
             raise
 

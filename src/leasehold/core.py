@@ -118,7 +118,7 @@ class Core:
         """As ``spec``, for a public function that passes on what it is given, and is to be named when that is wrong."""
         unknown = sorted(set(options) - set(LOCK_OPTIONS))
         if unknown:
-            raise TypeError(f"{function}() has no option {unknown[0]!r}; it takes those of lock()")
+            raise TypeError(f"{function}() has no option {unknown[0]!r}; it accepts the options of lock()")
         return self.spec(name, **options)
 
     def _spec(self, defaults: Mapping[str, Any], name: str, **options: Any) -> Spec:
@@ -135,7 +135,8 @@ class Core:
         """The options of something that is made of one lease. They are fewer than a lock's."""
         unknown = sorted(set(options) - set(_KIND_OPTIONS))
         if unknown:
-            raise TypeError(f"{kind}() has no option {unknown[0]!r}; of a lease's it takes {', '.join(_KIND_OPTIONS)}")
+            known = ", ".join(_KIND_OPTIONS)
+            raise TypeError(f"{kind}() has no option {unknown[0]!r}; of the options of lock() it accepts {known}")
         return self.lasting_spec(name, **{"kind": kind, **options, **more})
 
     def lasting_spec(self, name: str, **options: Any) -> Spec:
@@ -151,7 +152,7 @@ class Core:
         """Refuse what the store cannot do, when it is asked for."""
         why = self.store.lacks.get(ability)
         if why is not None:
-            raise ValueError(f"{self.store.scheme} cannot do this ({ability}): {why}")
+            raise ValueError(f"{self.store.scheme} does not support this ({ability}): {why}")
 
     def semaphore_spec(self, name: str, limit: int, options: Mapping[str, Any]) -> Spec:
         self.need("semaphore")
@@ -166,7 +167,7 @@ class Core:
         """A reader takes one of very many permits, a writer all of them."""
         self.need("rwlock")
         if options.get("fair") is False:
-            raise ValueError("fair=False would let readers starve a waiting writer: leave fair out")
+            raise ValueError("rwlock does not support fair=False: readers would starve waiting writers; leave fair out")
         spec = self.lock_spec("rwlock", name, {"kind": "write" if write else "read", **options})
         return spec._replace(shape="rwlock", limit=READERS, weight=READERS if write else 1)
 
@@ -175,7 +176,7 @@ class Core:
         if not names:
             raise ValueError("all_of needs at least one name")
         if len(set(names)) < len(names):
-            raise ValueError("all_of has a name twice")
+            raise ValueError("all_of was given the same name twice")
         return [self.lock_spec("all_of", name, options) for name in sorted(checks.name(name) for name in names)]
 
     # Leases.
@@ -383,9 +384,9 @@ _MESSAGES = {
     "lost": (WARNING, "lease %r lost: %s"),
     "broken": (INFO, "lease %r broken: %s"),
     "renewed": (DEBUG, "lease %r renewed (%s)"),
-    "renewal_failed": (WARNING, "lease %r could not be renewed: %s"),
-    "release_failed": (WARNING, "lease %r could not be given back: %s"),
-    "unavailable": (WARNING, "lease %r cannot be asked for: %s"),
+    "renewal_failed": (WARNING, "renewal of lease %r failed: %s"),
+    "release_failed": (WARNING, "release of lease %r failed; retrying: %s"),
+    "unavailable": (WARNING, "the store is unavailable for lease %r: %s"),
 }
 
 
@@ -405,7 +406,7 @@ def aside(name: str, function: Callable[..., object], *args: object) -> None:
     except RuntimeError as error:
         if sys.is_finalizing() or "shutdown" in str(error):
             return  # there is nobody left to tell
-        log(ERROR, "no thread can be started (%s): what should run beside holds others up", error, event="no_thread")
+        log(ERROR, "cannot start a thread (%s): callbacks run in this one and delay it", error, event="no_thread")
         function(*args)
 
 

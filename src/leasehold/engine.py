@@ -308,9 +308,9 @@ def gave_back(core: Core, lease: BaseLease, given: bool) -> None:
     if given:
         core.tell("released", claim.name, claim.token)
     else:
-        reason = "the store has it as another's, or as free"
+        reason = "this lease no longer holds it"
         fields: dict[str, Any] = {"name": claim.name, "token": claim.token, "owner": core.owner, "reason": reason}
-        log(WARNING, "lease %r was not given back: %s", claim.name, reason, event="release_refused", **fields)
+        log(WARNING, "%r was not released: %s", claim.name, reason, event="release_refused", **fields)
 
 
 def failed_to_give(core: Core, lease: BaseLease, error: BaseException) -> None:
@@ -355,7 +355,7 @@ def downgraded(core: Core, lease: BaseLease, giver: object) -> tuple[Spec, float
     The caller says how that went: ``after_downgrade``."""
     spec = lease._spec
     if spec.shape != "rwlock" or spec.weight != spec.limit:
-        raise ValueError("only a writer's lease of a read/write lock can be downgraded")
+        raise ValueError("only a writer's lease of an rwlock can be downgraded")
     core.need("heir")
     lease.check()
     left = lease.remaining
@@ -416,24 +416,26 @@ def _tell_taken(core: Core, claim: Claim, previous: Holding | None) -> None:
     if previous is None or not previous.attempt:  # nobody's: it was given back, and min_hold alone had run on
         core.tell("acquired", claim.name, claim.token)
     else:
-        since = f"expired for {-previous.expires_in:.3g} s" if previous.expires_in <= 0 else "which has died"
+        left = previous.expires_in
+        since = f"whose lease expired {-left:.3g} s ago" if left <= 0 else "whose process has died"
         fields = {"taken_from": previous.owner, "expired_for": max(0.0, -previous.expires_in)}
         core.tell("taken_over", claim.name, claim.token, f"from {shown(previous.owner)}, {since}", **fields)
 
 
 def _timed_out(core: Core, ask: Ask, busy: Busy, waited: float) -> AcquireTimeout:
-    after = f" within {waited:.3g} s" if waited >= 0.001 else ""
-    who = "it is busy"
+    parts = []
     fields: dict[str, object] = {}
     holding = busy.holder and info(busy.holder)
     if busy.holder is not None and holding is not None:
         holder = busy.holder
         fields = {"holder": holder.owner, "holder_token": holder.token, "until": holding.expires}
-        who = (
-            f"held by {shown(holder.owner)} for {holder.age:.3g} s "
-            f"(token {holder.token}, until in {holder.expires_in:.3g} s)"
+        parts.append(
+            f"held by {shown(holder.owner)} for {holder.age:.3g} s, "
+            f"expires in {holder.expires_in:.3g} s (token {holder.token})"
         )
     if busy.place is not None:
-        who += f"; {busy.place} ahead in the queue"
-    core.tell("refused", ask.name, None, who, **fields)
-    return AcquireTimeout(f"{ask.name!r} could not be had{after}: {who}", holding)
+        parts.append("1 waiter ahead" if busy.place == 1 else f"{busy.place} waiters ahead")
+    why = ", ".join(parts) or "others hold it or wait for it"
+    core.tell("refused", ask.name, None, why, **fields)
+    what = f"timed out after {waited:.3g} s waiting for {ask.name!r}" if ask.queue else f"{ask.name!r} is busy"
+    return AcquireTimeout(f"{what}: {why}", holding)

@@ -1,16 +1,16 @@
 """What can go wrong, as a tree.
 
     LeaseholdError
-    ├─ AcquireTimeout   (also TimeoutError)       somebody else held it all the while
+    ├─ AcquireTimeout   (also TimeoutError)       another holder had the name for the whole timeout
     ├─ AcquireCancelled                           the ``cancel`` event was set
-    ├─ LeaseLost                                  with its reason
-    │  └─ fence.StaleToken                        the resource has refused its token
-    ├─ OnceFailed                                 work of ``once`` that has failed for good
-    ├─ TooManyOutcomes                            no room to record another version of it
+    ├─ LeaseLost                                  the lease can no longer be trusted; with the reason
+    │  └─ fence.StaleToken                        the resource refused the lease's token
+    ├─ OnceFailed                                 the work of ``once`` failed and is not retried
+    ├─ TooManyOutcomes                            ``once`` has no room to record another version
     ├─ ShuttingDown                               drained or closed: no new leases
     └─ StoreError                                 the driver's error is ``__cause__``
        ├─ StoreUnavailable (also ConnectionError) outcome unknown, may be retried
-       └─ StoreNotReady                           says what is missing and how to mend it
+       └─ StoreNotReady                           says what is missing and how to fix it
 
 Wrong arguments are ``ValueError`` or ``TypeError``.
 """
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class LeaseholdError(Exception):
-    """The base of everything that leasehold raises by itself. Can be pickled, with its attributes."""
+    """The base class of every error of leasehold. Errors can be pickled, with their attributes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Not by its constructor, which is given something else than the message it makes of that.
+        # Pickle would call the constructor with the finished message. The constructors take other arguments.
         return _made_again, (type(self), self.args), self.__dict__
 
 
@@ -38,7 +38,9 @@ def _made_again(kind: type[LeaseholdError], args: tuple[Any, ...]) -> LeaseholdE
 
 
 class AcquireTimeout(LeaseholdError, TimeoutError):
-    """The lease could not be had in time. ``holder`` is who had it when last asked."""
+    """The lease was not acquired within the timeout.
+
+    ``holder`` is the holder that the store reported last; None if the store reported none."""
 
     def __init__(self, message: str, holder: LeaseInfo | None = None) -> None:
         super().__init__(message)
@@ -50,7 +52,7 @@ class AcquireCancelled(LeaseholdError):
 
 
 class LeaseLost(LeaseholdError):
-    """The lease can no longer be trusted. ``reason`` says why."""
+    """The lease can no longer be trusted. ``name`` is the lease's name, ``reason`` says why it was lost."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"lease {name!r} is lost: {reason}")
@@ -59,25 +61,26 @@ class LeaseLost(LeaseholdError):
 
 
 class ShuttingDown(LeaseholdError):
-    """This ``Locks`` gives out no leases any more."""
+    """This ``Locks`` was drained or closed: it acquires no new leases."""
 
 
 class StoreError(LeaseholdError):
-    """The store answered with an error, or not at all."""
+    """The store answered with an error, or did not answer. The driver's error is ``__cause__``."""
 
 
 class StoreUnavailable(StoreError, ConnectionError):
-    """The store did not answer in time: the outcome is unknown, and the call may be retried."""
+    """The store did not answer in time. The outcome of the call is unknown, and the call may be retried."""
 
     queued = False
-    """Set by a driver that never sent the call, because others of this process were before it and were answered."""
+    """Set by a driver that did not send the call: all its connections were busy with other calls of this process."""
     reentered = False
-    """Set by a driver that never sent the call, because a signal handler or destructor made it in the middle of the
-    driver's own code: the call must not wait there, since others may wait for what its thread has."""
+    """Set by a driver that did not send the call: a signal handler or destructor made it while the same thread was in
+    the driver's code. The call must not wait there: other threads may wait for a mutex that this thread holds."""
 
 
 class StoreNotReady(StoreError):
-    """The store answers, but cannot serve leases as it is; the message says how to mend it."""
+    """The store answers but cannot serve leases: a schema, index, permission or setting is missing. The message says
+    which one and how to fix it."""
 
     nothing_asked = False
-    """Set by the engine when nothing can have been left in the store before this happened."""
+    """Set by the engine when the failed acquire cannot have left anything in the store."""

@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 RELEASED = "released"
 """How a lease ends well. Any other end is a reason of loss."""
-EXPIRED = "its deadline has passed without a successful renewal"
-TAKEN = "the store says that it is no longer ours"
+EXPIRED = "it expired: no renewal succeeded before its deadline"
+TAKEN = "the store reports that this lease no longer holds the name"
 INTERRUPTED = "it was broken by an operator"
-OFFERED = "it was handed over: another may take it, or has taken it"
-HANDED_OVER = "it was handed over, and another has taken it"
-NOT_THERE = "it cannot be taken over: it was given back, has run out, or another has taken it"
-CLOSED = "its Locks was closed"
-DRAINED = "its Locks was drained, and it had not ended in time"
-FORKED = "it belongs to the parent process"
-OVERHELD = "max_hold is over, so it was not renewed"
-SILENT = "its body has stopped beating, so it was not renewed"
+OFFERED = "it was handed over with transfer(): another process may hold it now"
+HANDED_OVER = "it was handed over with transfer(), and another process has taken it over"
+NOT_THERE = "it cannot be taken over: it was released, has expired, or was taken over before"
+CLOSED = "its Locks was closed while the lease was held"
+DRAINED = "its Locks was drained, and the lease was still held when the grace period ended"
+FORKED = "this process is a fork: the lease belongs to the parent process"
+OVERHELD = "max_hold was reached, so renewal stopped"
+SILENT = "no beat() came within beat_every, so renewal stopped"
 
 
 NEVER = float("inf")
@@ -159,7 +159,7 @@ class BaseLease:
     def check(self) -> None:
         """Raise LeaseLost unless the lease can be trusted at this moment."""
         if self._core.now() >= self._trusted_until():
-            raise LeaseLost(self.name, self.lost_reason or "it has been released")
+            raise LeaseLost(self.name, self.lost_reason or "it was released")
 
     def beat(self) -> None:
         """Say that the work makes progress. Needed with ``beat_every``: without beats renewal stops."""
@@ -311,7 +311,7 @@ def current() -> BaseLease:
     """The innermost lease whose block this thread or task is in."""
     stack = _open.get()
     if not stack:
-        raise LookupError("no lease is held here: leasehold.current() is for the body of a lease")
+        raise LookupError("no lease is held here: call leasehold.current() inside the block of a lease")
     found, name = stack[-1]
     lease = found()
     if lease is None:  # of a task, say, that was started in the block and outlives it
@@ -326,7 +326,7 @@ def pop_block(blocks: dict[K, list[L]], me: K, name: str) -> L:
         others = [(key, stack) for key, stack in list(blocks.items()) if stack]
         if len(others) != 1 or len(others[0][1]) != 1:
             raise RuntimeError(
-                f"which block of lock {name!r} ends here is unclear: it was entered elsewhere; "
+                f"cannot tell which block of lock {name!r} ends here: it was entered in another thread or task; "
                 "use `with lock.acquire() as lease:`"
             )
         me, mine = others[0]

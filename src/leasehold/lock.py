@@ -186,7 +186,7 @@ class Locks:
         """
         broken = bool(self._core.call(self._core.store.interrupt(checks.name(name), force)))
         if broken:
-            self._core.tell("broken", name, None, "by force" if force else "its holder is told")
+            self._core.tell("broken", name, None, "free at once (force=True)" if force else "the holder is notified")
         return broken
 
     def counters(self) -> Counters:
@@ -271,7 +271,7 @@ class Lock:
             return None
         except StoreUnavailable as error:
             if self._spec.skip_unavailable:
-                self._core.tell("skipped", self.name, None, f"the store is away ({error})")
+                self._core.tell("skipped", self.name, None, f"the store is unavailable ({error})")
                 return None
             raise
 
@@ -445,7 +445,7 @@ class Lease(BaseLease):
                 try:
                     callback(self)
                 except Exception as error:
-                    log(ERROR, "an on_lost callback of lease %r failed", self.name, exc=error)
+                    log(ERROR, "an on_lost callback of lease %r raised an error", self.name, exc=error)
 
         aside("leasehold-callback", run)
 

@@ -116,7 +116,7 @@ class TaskCore(Core):
         loop = asyncio.get_running_loop()
         if self.loop is not loop:
             if self.loop is not None and not self.loop.is_closed():
-                raise RuntimeError("this Locks is in use in another event loop: connect once per loop")
+                raise RuntimeError("this Locks is in use in another event loop: call connect() in each loop")
             if self.loop is not None:  # the keeper went with the loop; what is held goes on in the new one
                 self.driver.new_loop()
                 self.keeping = False
@@ -277,7 +277,7 @@ class TaskCore(Core):
             where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}" if frame else "?"
             log(
                 WARNING,
-                "the event loop has been blocked for %.2f s or more, now at %s; lost through it: %s",
+                "the event loop was blocked for at least %.2f s, now at %s; leases lost: %s",
                 overdue,
                 where,
                 ", ".join(repr(lease.name) for lease in lost),
@@ -304,12 +304,12 @@ class TaskCore(Core):
             try:
                 await awaitable
             except Exception as error:
-                log(ERROR, "a callback of leasehold failed: %r", callback, exc=error)
+                log(ERROR, "the callback %r raised an error", callback, exc=error)
 
         try:
             result = callback(*args)
         except Exception as error:
-            log(ERROR, "a callback of leasehold failed: %r", callback, exc=error)
+            log(ERROR, "the callback %r raised an error", callback, exc=error)
         else:
             if asyncio.iscoroutine(result):
                 self.spawn_callback(finish(result))
@@ -353,7 +353,7 @@ class TaskCore(Core):
             return
         ends = self.now() + limit
         effects = keeping.close(self, limit, ThreadBell())
-        self.closed = "the interpreter exits"
+        self.closed = "the interpreter is exiting"
         self.asking.clear()
         self.giving.clear()
         try:

@@ -55,4 +55,4 @@ class Teller:
         self._go_on()
 
     def _failed(self, error: Exception) -> None:
-        log(ERROR, "a callback of leasehold failed: %r", self._listener, exc=error)
+        log(ERROR, "the callback %r raised an error", self._listener, exc=error)

@@ -84,7 +84,7 @@ class Cancel:
 
     def check(self) -> None:
         if self._event.is_set():
-            raise AcquireCancelled("the cancel event was set before the lease was had")
+            raise AcquireCancelled("the cancel event was set before the lease was acquired")
 
     def wait(self, bell: ThreadBell, seconds: float | None) -> bool:
         if isinstance(self._event, Stop):
@@ -341,7 +341,7 @@ class ThreadCore(Core):
             try:
                 listener(event)
             except Exception as error:
-                log(ERROR, "an event listener failed on %r", event.type, exc=error)
+                log(ERROR, "a listener raised an error on the event %r", event.type, exc=error)
 
     def close(self, limit: float = policy.CALL_LIMIT) -> None:
         """Each step can be done again, so that a close that was interrupted can be called again."""

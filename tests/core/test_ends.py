@@ -108,7 +108,7 @@ def test_release_that_the_store_refuses_is_a_loss() -> None:
             with block:
                 locks.break_lease("job", force=True)
 
-        with pytest.raises(leasehold.LeaseLost, match="no longer ours"):
+        with pytest.raises(leasehold.LeaseLost, match="no longer holds"):
             work()
 
 

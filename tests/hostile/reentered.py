@@ -21,7 +21,7 @@ from types import FrameType
 import leasehold
 
 TTL = 3.0
-EXPIRED = "its deadline has passed without a successful renewal"
+EXPIRED = "it expired: no renewal succeeded before its deadline"
 
 
 class Guests:

@@ -81,7 +81,7 @@ def test_on_lost_is_called_though_no_thread_can_be_started(
         assert locks.break_lease("x", force=True)
         eventually(lambda: told)
         assert told == [lease]
-        assert "no thread can be started" in caplog.text
+        assert "cannot start a thread" in caplog.text
         monkeypatch.undo()
 
 

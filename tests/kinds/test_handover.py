@@ -52,7 +52,7 @@ def test_on_lost_is_called_when_the_transferred_lease_is_taken(url: str) -> None
         assert not told
         taken = other.accept(text)
         eventually(lambda: told == [lease])
-        assert "another has taken it" in str(lease.lost_reason)
+        assert "another process has taken it over" in str(lease.lost_reason)
         assert taken.release()
 
 

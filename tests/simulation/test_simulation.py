@@ -149,8 +149,8 @@ def test_an_acquire_that_failed_and_holds_is_found() -> None:
 HAPPENS = {
     *("break of a: True", "break of a by force: True", "offers a", "accepts a", "drains, ", "is drained", "jumps by -"),
     *(
-        "lost: its body has stopped beating",
-        "lost: max_hold is over",
+        "lost: no beat() came",
+        "lost: max_hold was reached",
         "lost: it was broken",
         "lost: its Locks was drained",
     ),

@@ -148,7 +148,7 @@ def test_a_body_that_stops_beating_loses_its_lease(small: Small) -> None:
     assert lease.valid
     small.pass_time(TTL)
     assert not lease.valid
-    assert "beating" in lease.lost_reason
+    assert "beat" in lease.lost_reason
     assert not small.taken()
 
 

@@ -868,7 +868,7 @@ def test_a_key_deleted_by_hand_is_told_to_one_who_does_not_renew(
         [key] = keys(server, namespace, "h")
         delete(server, key)
         assert lease.lost.wait(20)
-        assert "no longer ours" in str(lease.lost_reason)
+        assert "no longer holds" in str(lease.lost_reason)
         eventually(lambda: not locks._core.driver._watches._followed, 30)  # type: ignore[attr-defined]
 
 

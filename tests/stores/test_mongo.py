@@ -336,7 +336,7 @@ def check_taken_over(events: dict[str, Any], taken: Any, waited: float) -> None:
     """It was waited for since before the holder's last term, of 2 s, began."""
     assert set(events) == {"lost", "taken_over"}
     record = events["taken_over"]
-    assert "from first, expired for" in record.getMessage()
+    assert "from first, whose lease expired" in record.getMessage()
     assert record.lease_taken_from == "first"
     assert 0 <= record.lease_expired_for < waited - 2 + 0.1
     assert record.lease_token == taken.token
@@ -365,7 +365,7 @@ def test_logs_tell_new_from_taken_over_refused_skipped_and_lost(url: str, told: 
         assert away.lock("x", ttl=1, on_unavailable="skip").try_acquire() is None
     events = told()
     assert set(events) == {"unavailable", "skipped"}
-    assert "the store is away" in events["skipped"].getMessage()
+    assert "the store is unavailable" in events["skipped"].getMessage()
 
 
 async def test_tasks_log_the_same(url: str, told: Told) -> None:

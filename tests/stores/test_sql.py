@@ -1054,7 +1054,7 @@ def test_a_foreign_release_is_refused_and_logged(
         lease = locks.lock("name").acquire()
         database.sql("UPDATE leasehold SET attempt = 'other', version = version + 1 WHERE namespace = %s", namespace)
         assert lease.release() is False
-    assert [each for each in caplog.messages if "'name' was not given back: the store has it as another's" in each]
+    assert [each for each in caplog.messages if "'name' was not released: this lease no longer holds it" in each]
     assert database.sql("SELECT attempt FROM leasehold WHERE namespace = %s", namespace) == [("other",)]
     database.sql("DELETE FROM leasehold WHERE namespace = %s", namespace)
 

@@ -279,7 +279,7 @@ def test_a_node_removed_by_hand_is_a_loss_that_is_told(
     eventually(lambda: path in word(server.port, "wchp"), what="the server knows of the watch")
     client.delete(path)
     assert lease.lost.wait(15), "by the watch: the next renewal is in 20 s"
-    assert "no longer ours" in str(lease.lost_reason)
+    assert "no longer holds" in str(lease.lost_reason)
     assert lease.release() is False
 
 

@@ -208,7 +208,7 @@ def test_what_was_moved_unheard_is_renewed_and_watched(
     held.driver.on_ring = locks._core.rung
     client.delete(path)
     assert held.lease.lost.wait(15), "by the watch"
-    assert "no longer ours" in str(held.lease.lost_reason)
+    assert "no longer holds" in str(held.lease.lost_reason)
 
 
 def test_what_was_moved_unheard_is_gone_when_it_is_over(connect: Connect, client: KazooClient) -> None:

@@ -122,7 +122,7 @@ def test_who_is_taken_over_hears_of_it(scene: Scene) -> None:
     new = grant(other.ask(name, B, LONG, heir=(claim.attempt, claim.token)))
     assert new.token > lease.token
     assert lease.wait_lost(15), "long before it is renewed"
-    assert "no longer ours" in str(lease.lost_reason)
+    assert "no longer holds" in str(lease.lost_reason)
     assert lease.release() is False
     give_back(other, name, B)
 
@@ -140,7 +140,7 @@ def test_another_process_takes_it_over(scene: Scene) -> None:
     assert taken["valid"]
     assert taken["token"] > first["token"]
     assert taken["owner"] != first["owner"]
-    eventually(lambda: "another has taken it" in giver.do("state", name=name)["reason"], what="it hears of it")
+    eventually(lambda: "another process has taken it" in giver.do("state", name=name)["reason"], what="it hears of it")
     assert giver.do("release", name=name) is False
     with pytest.raises(ChildFailed, match="LeaseLost"):
         giver.do("accept", text=text)
