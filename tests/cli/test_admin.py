@@ -101,10 +101,10 @@ def benched(shell: Shell, *words: str) -> None:
 
 def test_bench_measures_and_leaves_nothing(shell: Shell) -> None:
     benched(shell)
-    assert "nothing is held" in shell.do("ls", "--namespace", "leasehold-bench").stderr
+    assert "no lease is held" in shell.do("ls", "--namespace", "leasehold-bench").stderr
     shown = shell.do("bench", "--seconds", "200ms", "--processes", "2").stdout
     assert "hand-offs per second" in shown
-    assert "100 held (ttl 3 s)" in shown
+    assert "100 leases held (ttl 3 s)" in shown
     assert "replaced after" in shown
 
 

@@ -47,7 +47,7 @@ def test_timeout(shell: Shell) -> None:
         done = shell.timed_out("run", "job", "--timeout", "300ms", "--", "true")
         assert done.returncode == 75
         assert time.monotonic() - started >= 0.3
-        assert "busy after 0.3s: held by " in done.stderr
+        assert "timed out after 0.3s waiting for 'job': held by " in done.stderr
         until(lambda: shell.waiters("job") == 0)  # at once, but for one that gets no answer in time
     assert shell.do("run", "job", "--timeout", "30s", "--", "true").returncode == 0
 

@@ -44,7 +44,7 @@ def test_ls_json(shell: Shell) -> None:
 def test_ls_of_nothing(shell: Shell) -> None:
     done = shell.do("ls")
     assert (done.returncode, done.stdout) == (0, "")
-    assert "nothing is held" in done.stderr
+    assert "no lease is held" in done.stderr
     assert shell.do("ls", "--json").stdout == "[]\n"
 
 
@@ -75,7 +75,7 @@ def test_break(shell: Shell) -> None:
         done = shell.do("break", "job")
         assert done.returncode == 0
         assert lease.owner in done.stdout
-        assert "at the latest in" in done.stdout
+        assert "at the latest" in done.stdout
         until(lease.lost.is_set)
     assert shell.do("break", "job").returncode == 1
     assert "nobody holds 'job'" in shell.do("break", "job").stderr
@@ -96,10 +96,10 @@ def test_stats(shell: Shell) -> None:
         people = shell.do("stats").stdout
         document = json.loads(shell.do("stats", "--json").stdout)
     rows = {line.rsplit(None, 1)[0].strip(): line.rsplit(None, 1)[1] for line in people.splitlines()}
-    assert rows["held"] == "2"
+    assert rows["leases held"] == "2"
     assert rows["of kind resource"] == "1"
     assert rows["by other"] == "1"
-    assert rows["held the longest"].endswith("s")
+    assert rows["longest hold"].endswith("s")
     assert document["total"] == 2
     assert document["by_kind"] == {"lock": 1, "resource": 1}
     assert document["by_owner"] == {"other": 1, shell.locks.owner: 1}

@@ -29,7 +29,7 @@ def test_command_of_once_is_done_once(shell: Shell) -> None:
     assert (first.returncode, first.stdout.split()[:2]) == (0, ["ran", "init"])
     again = shell.do("once", "init", "--", "echo", "ran")
     assert (again.returncode, again.stdout) == (0, "")
-    assert "'init' version 1 was done, by " in again.stderr
+    assert "'init' version 1 was already done (run by " in again.stderr
     other = shell.do("once", "init", "--version", "2", "echo", "ran")
     assert (other.returncode, other.stdout) == (0, "ran\n")
     outcome = shell.locks.once("init", version=1).outcome()
@@ -44,7 +44,8 @@ def test_failed_command_of_once_is_not_repeated_without_retries(shell: Shell, tm
     assert shell.do("once", "x", "--", *command).returncode == 3
     stands = shell.do("once", "x", "--", *command)
     assert stands.returncode == 3
-    assert "'x' version 1 has failed (ExitStatus: 3), by " in stands.stderr
+    assert "'x' version 1 failed (run by " in stands.stderr
+    assert "): ExitStatus: 3\n" in stands.stderr
     assert shell.do("once", "x", "--retries", "1", "--", *command).returncode == 3
     assert shell.do("once", "x", "--retries", "1", "--", *command).returncode == 3
     assert runs.read_text() == "\n" * 2
@@ -168,7 +169,7 @@ def test_wrong_usage_of_once_is_explained(shell: Shell) -> None:
         (("once", "x"), "COMMAND is missing"),
         (("once", "x", "--retries", "many", "true"), "--retries"),
         (("once", "x", "--version", "", "true"), "version"),
-        (("once", "x", "--min-hold", "1s", "true"), "there is no option"),
+        (("once", "x", "--min-hold", "1s", "true"), "unknown option '--min-hold'"),
     ):
         done = shell.do(*words)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr

@@ -1,4 +1,4 @@
-"""The command ``leasehold``. Its start-up is measured: nothing is imported before it is needed."""
+"""The command ``leasehold``. Start-up time matters: each module is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 USAGE, UNAVAILABLE, CANNOT_WRITE, NOT_READY = 2, 69, 74, 78
-"""The first as everybody has it, the others as in sysexits.h."""
+"""Exit codes: 2 by convention, the others from sysexits.h."""
 
 
 def main() -> NoReturn:
-    """The entry point. Ends the process at once: taking the interpreter apart would cost a tenth of a short run.
+    """The entry point. Ends the process with ``os._exit``: finalizing the interpreter takes a tenth of a short run.
 
-    (And an SQLite connection is left to the kernel: see ``SqliteThreads.leave``.)
+    An SQLite connection is left to the kernel: see ``SqliteThreads.leave``.
     """
     try:
         output, code = command(sys.argv[1:])
@@ -34,12 +34,12 @@ def main() -> NoReturn:
 
 
 def command(words: list[str]) -> tuple[str, int]:
-    """Carry out a command line: what to print, and the exit code."""
+    """Carry out a command line. Returns what to print and the exit code."""
     try:
         return _carry_out(parse(words))
     except UsageError as error:
         asked = next((f" {word}" for word in words if word in COMMANDS), "")
-        say(f"{error} (`leasehold{asked} --help` tells more)")
+        say(f"{error} (see `leasehold{asked} --help`)")
         return "", USAGE
     except Exception as error:
         from ..errors import StoreError, StoreUnavailable
@@ -85,12 +85,12 @@ def _print(output: str) -> int:
     import signal
 
     if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that has seen enough ends us without a word
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader that closes the pipe ends this process silently
     data = output.encode("utf-8", "backslashreplace")
     try:
         while data:
             data = data[os.write(1, data) :]
     except OSError as error:
-        say(f"the output cannot be written: {error.strerror}")
+        say(f"cannot write the output: {error.strerror}")
         return CANNOT_WRITE
     return 0

@@ -1,4 +1,4 @@
-"""``leasehold doctor`` and ``leasehold init``: is the store fit for leases, and make what it needs."""
+"""``leasehold doctor`` checks whether the store is fit for leases; ``leasehold init`` creates what it needs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNFIT = 1
 def admin(options: Options) -> Answer:
     if options.command == "doctor":
         return _told(checked(store.doctor, options.url, namespace=options.namespace), options.json)
-    no_namespace(options, "what it makes is for all of them")
+    no_namespace(options, "all namespaces share what it creates")
     if options.print_sql:
         if options.from_legacy or options.legacy or options.dry_run or options.json:
-            raise UsageError("--print-sql only prints: leave the other options out")
+            raise UsageError("--print-sql excludes --from-legacy, --legacy-collection, --dry-run and --json")
         return checked(store.schema_sql, options.url), 0
     made = checked(
         store.init,

@@ -1,4 +1,4 @@
-"""``leasehold bench``: what leases cost on the user's own store. Processes are real ones, started from here."""
+"""``leasehold bench``: measures leases on the user's own store, with real processes that it starts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from .store import checked, no_namespace
 
 NAMESPACE = "leasehold-bench"
 HOLD = 0.005
-"""How long a lease is held when hand-offs are measured: long enough for the other to be waiting again."""
+"""How long a lease is held when hand-offs are measured: long enough that the other process waits again."""
 TTL = 3.0
-"""Of what is held for long, and of a holder that is killed."""
+"""The ttl of the leases that are held for long, and of the holder that is killed."""
 
 
 class Turn(NamedTuple):
-    """One holding by one of several processes, on the machine's monotonic clock."""
+    """One holding by one of several processes. Times are on the machine's monotonic clock."""
 
     token: int
     taken: float
@@ -39,13 +39,13 @@ class Turn(NamedTuple):
 
 
 def bench(options: Options) -> Answer:
-    no_namespace(options, "it has one of its own, so that it disturbs nobody")
+    no_namespace(options, "it uses a namespace of its own and disturbs nobody")
     url = given_or_default(options.url)
     assert isinstance(url, str)
     if url.startswith("memory:"):
-        raise UsageError("memory:// lives in its process alone, so that processes cannot contend for it")
+        raise UsageError("memory:// exists only inside one process: other processes cannot contend for it")
     checked(connect, url, namespace=NAMESPACE).close()
-    logging.getLogger("leasehold").setLevel(logging.ERROR)  # that a killed holder is replaced is no news here
+    logging.getLogger("leasehold").setLevel(logging.ERROR)  # a warning is expected: bench kills a holder
     name = f"bench-{secrets.token_hex(4)}"
     threads = pairs(url, name, options.seconds)
     tasks = asyncio.run(task_pairs(url, name, options.seconds))
@@ -68,10 +68,10 @@ def bench(options: Options) -> Answer:
 
 
 def pairs(url: str, name: str, seconds: float) -> list[float]:
-    """How long each acquire and release took, with nobody else there."""
+    """How long each uncontended acquire and release took."""
     with connect(url, namespace=NAMESPACE) as locks:
         lock = locks.lock(name)
-        lock.acquire().release()  # connections, scripts and tables are made now
+        lock.acquire().release()  # creates connections, scripts and tables before the measurement
         took: list[float] = []
         ends = time.monotonic() + seconds
         while (began := time.monotonic()) < ends or len(took) < 2:
@@ -93,11 +93,11 @@ async def task_pairs(url: str, name: str, seconds: float) -> list[float]:
 
 
 def held(url: str, name: str, count: int, seconds: float) -> tuple[float, int]:
-    """What it takes to keep so many leases, as a share of a core, and how many were lost meanwhile."""
+    """The share of a core that holding ``count`` leases takes, and how many of them were lost."""
     with connect(url, namespace=NAMESPACE, ttl=TTL) as locks:
         leases = [locks.lock(f"{name}-{number}").acquire() for number in range(count)]
         began, worked = time.monotonic(), time.process_time()
-        time.sleep(max(seconds, TTL * 2 / 3))  # each is renewed
+        time.sleep(max(seconds, TTL * 2 / 3))  # long enough that each is renewed
         worked, passed = time.process_time() - worked, time.monotonic() - began
         lost = sum(not lease.valid for lease in leases)
         for lease in leases:
@@ -106,7 +106,7 @@ def held(url: str, name: str, count: int, seconds: float) -> tuple[float, int]:
 
 
 def takeover(url: str, name: str) -> float:
-    """From kill −9 of a holder to the return of acquire in one who has been waiting."""
+    """Seconds from the kill −9 of a holder until ``acquire`` returns in a waiter."""
     taken: list[float] = []
     with connect(url, namespace=NAMESPACE) as locks:
 
@@ -122,16 +122,16 @@ def takeover(url: str, name: str) -> float:
             while not taken and ((found := locks.inspect(name)) is None or not found.waiters):
                 time.sleep(0.01)
         finally:
-            killed = time.monotonic()  # before: it may be replaced before we get to look at the clock
+            killed = time.monotonic()  # read before the kill: the waiter may be faster than this thread
             holder.kill()
             holder.communicate()
         waiter.join()
-    # The holder may have lost it before: on a machine that stood still for longer than the ttl. Then once more.
+    # On a machine that stood still for longer than the ttl, the lease was lost before the kill: measure again.
     return taken[0] - killed if taken[0] > killed else takeover(url, name)
 
 
 def _start(url: str, *arguments: object) -> subprocess.Popen[str]:
-    # The URL may have a password in it: not for the process list.
+    # The URL may contain a password, so it must not appear in the process list.
     line = [sys.executable, "-m", "leasehold.cli.bench", *map(str, arguments)]
     environment = {**os.environ, ENVIRONMENT: url}
     return subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -140,11 +140,11 @@ def _start(url: str, *arguments: object) -> subprocess.Popen[str]:
 def _ready(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     if not process.stdout.readline():
-        raise RuntimeError(f"one of the processes has failed with {process.wait()}")
+        raise RuntimeError(f"a process of the benchmark failed with exit status {process.wait()}")
 
 
 def turns(url: str, name: str, processes: int, hold: float, seconds: float) -> list[Turn]:
-    """Have processes take turns at one name, starting together; what each saw, in the order of tokens."""
+    """Start processes that contend for one name at the same time. Returns their holdings, in the order of tokens."""
     started: list[subprocess.Popen[str]] = []
     found = []
     try:
@@ -158,7 +158,7 @@ def turns(url: str, name: str, processes: int, hold: float, seconds: float) -> l
         for who, process in enumerate(started):
             output, _ = process.communicate()
             if process.returncode:
-                raise RuntimeError(f"one of the processes has failed with {process.returncode}")
+                raise RuntimeError(f"a process of the benchmark failed with exit status {process.returncode}")
             found += [Turn(token, taken, given, who) for token, taken, given in json.loads(output)]
     finally:
         for process in started:
@@ -168,7 +168,7 @@ def turns(url: str, name: str, processes: int, hold: float, seconds: float) -> l
 
 
 def take_turns(name: str, hold: float, seconds: float) -> list[tuple[int, float, float]]:
-    """One of the processes: what it held, from when to when."""
+    """One of the processes: returns token, start and end of each of its holdings."""
     seen: list[tuple[int, float, float]] = []
     with connect(namespace=NAMESPACE) as locks:
         locks.inspect(name)
@@ -187,32 +187,32 @@ def take_turns(name: str, hold: float, seconds: float) -> list[tuple[int, float,
 
 
 def hold_on(name: str) -> None:
-    """The process that is killed."""
+    """The process that is killed: acquires the name and holds it."""
     with connect(namespace=NAMESPACE, ttl=TTL) as locks, locks.lock(name):
         print("ready", flush=True)
         sys.stdin.readline()
 
 
 def hand_offs(turns: Sequence[Turn]) -> list[float]:
-    """From the call of release in one process to the return of acquire in another."""
+    """Seconds from the call of ``release`` in one process to the return of ``acquire`` in another."""
     return [after.taken - before.given for before, after in pairwise(turns) if after.who != before.who]
 
 
 def fairness(turns: Sequence[Turn], processes: int) -> float:
-    """Jain's index: 1 when all had the same share, 1/n when one had everything."""
+    """Jain's index: 1 when all processes had the same share, 1/n when one of them had everything."""
     shares = [sum(turn.who == who for turn in turns) for who in range(processes)]
     return sum(shares) ** 2 / (processes * sum(share**2 for share in shares))
 
 
 def _percentiles(took: Sequence[float]) -> dict[str, float]:
-    """In seconds."""
-    # One is all there may be: on a busy machine each of two processes may have had its turns at another time.
+    """P50 and P99 in seconds, and the number of samples."""
+    # There may be only one sample: on a busy machine two processes may have had all their turns one after the other.
     cuts = statistics.quantiles(took, n=100, method="inclusive") if len(took) > 1 else [*took] * 99
     return {"p50": cuts[49], "p99": cuts[98], "count": len(took)}
 
 
 def _shown(figures: dict[str, dict[str, float]]) -> str:
-    rows = [("", "P50", "P99", "SEEN")]
+    rows = [("", "P50", "P99", "COUNT")]
     for key, what in (
         ("pair_threads", "acquire and release, threads"),
         ("pair_asyncio", "acquire and release, asyncio"),
@@ -226,8 +226,8 @@ def _shown(figures: dict[str, dict[str, float]]) -> str:
     share = f"{kept['share_of_a_core']:.1%} of a core, {kept['lost']} lost"
     return (
         table(rows)
-        + f"{crowd['processes']:.0f} processes at one name: {rate}\n"
-        + f"{kept['leases']:.0f} held (ttl {kept['ttl']:.0f} s): {share}\n"
+        + f"{crowd['processes']:.0f} processes contending for one name: {rate}\n"
+        + f"{kept['leases']:.0f} leases held (ttl {kept['ttl']:.0f} s): {share}\n"
         + f"holder killed with −9 (ttl {over['ttl']:.0f} s): replaced after {_short(over['seconds'])}\n"
     )
 

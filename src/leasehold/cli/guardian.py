@@ -1,12 +1,12 @@
 """A small process beside ``leasehold run`` that kills COMMAND when ``run`` no longer can.
 
-It is forked before anything else is loaded and does nothing but sleep on a pipe from ``run``. The pipe closes when
-``run`` dies, however it dies: then it kills COMMAND's process group. ``run`` also tells it how far the lease reaches;
-when that time comes without news, because ``run`` is stopped or starved, it does the same.
+The guardian is forked before anything else is loaded and sleeps on a pipe from ``run``. It kills COMMAND's process
+group in two cases: the pipe closes, because ``run`` died; or the lease's deadline, which ``run`` sends through the
+pipe, passes without a new one, because ``run`` is stopped or starved.
 
-The kernel's parent-death signal (see ``child.py``) alone would not do: it reaches COMMAND but not what COMMAND has
-started, is dropped when COMMAND is a set-user-id program, and does not fire for a ``run`` that is merely stopped. The
-guardian alone would not do either: ``pkill -9 -f 'leasehold run'`` takes it along with ``run``.
+The kernel's parent-death signal (see ``child.py``) is not enough: it reaches COMMAND but not the processes that COMMAND
+started, is dropped when COMMAND is a set-user-id program, and does not fire for a ``run`` that is only stopped. The
+guardian is not enough either: ``pkill -9 -f 'leasehold run'`` kills it together with ``run``.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 NAP = 1.0
-"""Deadlines count suspended time, waits do not: look this often while there is a deadline."""
+"""How often to check the deadline: deadlines count suspended time, sleeps do not."""
 _NEVER = float("inf")
 
 
 class Guardian:
-    """``run``'s side of it."""
+    """The side of ``run``: starts the guardian and sends it deadlines."""
 
     def __init__(self, group: int) -> None:
         news, self._pipe = os.pipe()
@@ -41,59 +41,59 @@ class Guardian:
         os.close(news)
 
     def tell(self, until: float) -> None:
-        """COMMAND may live until then, on the local clock."""
+        """Send the deadline until which COMMAND may live, on the local clock."""
         if until != self._told:
             self._told = until
             self._send(f"{until!r}\n")
 
     def dismiss(self) -> None:
-        """COMMAND has ended, so there is nothing to guard. Does not wait: see :meth:`reap`. Again is harmless."""
+        """End the guardian because COMMAND has ended. Does not wait for that: see :meth:`reap`. Idempotent."""
         if self._pipe >= 0:
             self._send("end\n")
             os.close(self._pipe)
             self._pipe = -1
 
     def reap(self) -> None:
-        """Leave no zombie: where COMMAND runs in a container, there may be nobody else to collect it."""
+        """Wait for the guardian's end. In a container no other process may collect the zombie."""
         os.waitpid(self._pid, 0)
 
     def _send(self, line: str) -> None:
         try:
             os.write(self._pipe, line.encode())
         except OSError:
-            pass  # somebody has killed it; the parent-death signal is still there
+            pass  # the guardian was killed; the parent-death signal still works
 
 
 def _guard(news: int, group: int) -> NoReturn:
-    os.setsid()  # out of the reach of the terminal's signals
+    os.setsid()  # the terminal's signals do not reach a session of its own
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(each, signal.SIG_IGN)  # systemd signals every process of a service; `run` decides what that means
-    # Nothing else may stay open: whoever reads COMMAND's output waits for the last writer to close it.
+        signal.signal(each, signal.SIG_IGN)  # systemd signals every process of a service; only `run` reacts to it
+    # Close all other files: a reader of COMMAND's output waits until the last writer has closed it.
     for fd in _open_files():
         if fd != news:
             try:
                 os.close(fd)
             except OSError:
-                pass  # the one that listed them
+                pass  # the descriptor that listed them
     until = _NEVER
     while (left := until - clock.now()) > 0:
         if not readable(news, within=None if left == _NEVER else min(left, NAP)):
             continue
         lines = os.read(news, 65536).decode().split()
         if not lines:
-            break  # `run` is dead
+            break  # `run` has died
         if lines[-1] == "end":
             os._exit(0)
         until = float(lines[-1])
     try:
         os.killpg(group, signal.SIGKILL)
     except OSError:
-        pass  # it has ended by itself
+        pass  # COMMAND has ended by itself
     os._exit(0)
 
 
 def _open_files() -> list[int]:
     try:
         return [int(fd) for fd in os.listdir("/dev/fd")]
-    except OSError:  # a bare root folder
+    except OSError:  # no /dev, in a chroot for example
         return list(range(256))

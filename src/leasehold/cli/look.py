@@ -1,6 +1,6 @@
-"""``leasehold ls``, ``show``, ``break`` and ``stats``: what is held, for people or as JSON.
+"""``leasehold ls``, ``show``, ``break`` and ``stats``: the leases held now, as a table or as JSON.
 
-Each asks the store, leaves it, and only then prints: whoever reads the output may close it at any moment.
+Each command queries the store, leaves it, and only then prints: the reader of the output may close it at any moment.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Answer = tuple[str, int]
 
 
 def look(options: Options) -> Answer:
-    """Carry out one of the commands that only look, or break."""
+    """Carry out ``ls``, ``show``, ``break`` or ``stats``."""
     locks = open_store(options)
     if options.command in ("show", "break"):
         checked(checks.name, options.name)
@@ -40,7 +40,7 @@ def _ls(locks: Locks, options: Options) -> Answer:
     if options.json:
         return as_json([lease.as_dict() for lease in leases]), 0
     if not leases:
-        say("nothing is held" + (f" of which the name starts with {options.name!r}" if options.name else ""))
+        say(f"no lease starts with {options.name!r}" if options.name else "no lease is held")
         return "", 0
     rows = [("NAME", "KIND", "OWNER", "TOKEN", "HELD FOR", "ENDS IN", "WAITING")]
     now = time.time()
@@ -83,15 +83,18 @@ def _break(locks: Locks, options: Options) -> Answer:
     if not broken:
         say(f"nobody holds {options.name!r}")
         return "", NOBODY
-    return f"{options.name!r} is broken{_what_next(lease, options.force)}\n", 0
+    return _what_next(options.name, lease, options.force) + "\n", 0
 
 
-def _what_next(lease: LeaseInfo | None, force: bool) -> str:
+def _what_next(name: str, lease: LeaseInfo | None, force: bool) -> str:
     who = f" ({held(lease)})" if lease else ""
     if force:
-        return f"{who}: it is free at once; its former holder may still be at work until it hears of it"
+        return f"{name!r} is free now; its former holder{who} may keep working until it notices"
     left = span(lease.expires.timestamp() - time.time()) if lease else "its ttl"
-    return f"{who}: its holder is told, and the name is free when that has stopped, at the latest in {left}"
+    return (
+        f"{name!r} is broken{who}: the holder has been notified; {name!r} becomes free when it stops, "
+        f"within {left} at the latest"
+    )
 
 
 def _stats(locks: Locks, options: Options) -> Answer:
@@ -102,10 +105,10 @@ def _stats(locks: Locks, options: Options) -> Answer:
 
 
 def _figures(metrics: LockMetrics) -> list[tuple[str, str]]:
-    """Without the renewals, which are those of a process and would always be 0 here."""
-    rows = [("held", str(metrics.total))]
+    """The rows of ``stats``. Renewals are left out: they are counted per process, and would always be 0 here."""
+    rows = [("leases held", str(metrics.total))]
     rows += _shares("of kind", metrics.by_kind) + _shares("by", metrics.by_owner)
-    rows += [("held on average for", span(metrics.average_hold)), ("held the longest", span(metrics.longest_hold))]
+    rows += [("average hold", span(metrics.average_hold)), ("longest hold", span(metrics.longest_hold))]
     return [*rows, ("expired, not yet taken over", str(metrics.expired))]
 
 
@@ -123,7 +126,7 @@ _COMMANDS: Mapping[str, Callable[[Locks, Options], Answer]] = {
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as aligned columns. Cells come from the store."""
+    """Rows as aligned columns. Cells may contain any text from the store, so unprintable characters are escaped."""
     rows = [[shown(cell) for cell in row] for row in rows]
     widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -134,7 +137,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def width(text: str) -> int:
-    """How many columns a terminal needs for it."""
+    """How many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -143,5 +146,5 @@ def width(text: str) -> int:
 
 
 def as_json(value: Any) -> str:
-    """For programs."""
+    """The value as indented JSON."""
     return json.dumps(value, indent=2) + "\n"

@@ -1,4 +1,4 @@
-"""``leasehold once``: what is known of COMMAND's outcome, and recording it."""
+"""``leasehold once``: reads and records the outcome of COMMAND."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ INTERRUPTED = [128 + each for each in (signal.SIGTERM, signal.SIGINT, signal.SIG
 
 
 class ExitStatus(Exception):
-    """COMMAND has failed."""
+    """COMMAND failed with this exit status. The outcome is recorded with it."""
 
 
 class Work:
+    """One version of the work that ``leasehold once`` runs."""
+
     def __init__(self, options: Options, locks: Locks) -> None:
         self._once = checked(locks.once, options.name, version=options.work_version, retries=options.retries)
         self._core = locks._core
@@ -33,13 +35,13 @@ class Work:
         self._begun = time.monotonic()
 
     def left(self) -> float | None:
-        """How long it may take to get the lease: what the reading has left of ``--timeout``, which is for both."""
+        """The seconds of ``--timeout`` that are left to acquire the lease, after the outcome was read."""
         return None if self._ends is None else max(0.0, self._ends - self._core.now())
 
     def settled(self) -> int | None:
-        """The exit code if there is nothing left to do."""
+        """The exit code if the outcome is final; None if COMMAND has to run."""
         core, ends = self._core, self._ends
-        for lease in core.held():  # COMMAND must not begin when its lease has ended over this
+        for lease in core.held():  # a slow read must leave enough of the lease for COMMAND
             halfway = core.now() + lease.remaining / 2
             ends = halfway if ends is None else min(ends, halfway)
         try:
@@ -49,15 +51,16 @@ class Work:
         if outcome is None or not self._policy.is_final(outcome):
             self._begun = time.monotonic()
             return None
-        what = "was done" if outcome.ok else f"has failed ({shown(str(outcome.error))})"
-        who = f", by {shown(str(outcome.owner))}, {local(outcome.finished)}" if outcome.finished else ", long ago"
-        say(f"{outcome.name!r} version {outcome.version} {what}{who}")
+        what = "was already done" if outcome.ok else "failed"
+        ran = f" (run by {shown(str(outcome.owner))}, {local(outcome.finished)})" if outcome.finished else " long ago"
+        why = "" if outcome.ok else f": {shown(str(outcome.error))}"
+        say(f"{outcome.name!r} version {outcome.version} {what}{ran}{why}")
         if outcome.ok:
             return 0
-        return outcome.result if isinstance(outcome.result, int) else 1  # recorded by a program, not by a command
+        return outcome.result if isinstance(outcome.result, int) else 1  # not an int: recorded by a Python program
 
     def record(self, lease: Lease, status: int) -> bool:
-        """Record how COMMAND has ended. False when the lease was lost before that."""
+        """Record COMMAND's exit status, unless a signal interrupted it. False if the lease was lost before that."""
         if status in INTERRUPTED:
             return True
         duration = time.monotonic() - self._begun

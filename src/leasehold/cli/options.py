@@ -1,7 +1,7 @@
-"""From the words of a command line to checked options.
+"""Parses a command line into checked options.
 
-Written by hand: ``argparse`` would add 8 ms to the 48 ms that a whole ``leasehold run true`` takes, and cannot be told
-that what follows NAME and its options is another command's line, to be left as it is.
+Written by hand: ``argparse`` would add 8 ms to the 48 ms of a whole ``leasehold run true``, and cannot leave the words
+after NAME and its options as they are, which ``run`` and ``once`` need for COMMAND.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
-    # What an option sets, and what makes a value of the next word (None: a switch, which takes none).
+    # For each option: the attribute that it sets, and the function that parses its value (None: a switch).
     Known: TypeAlias = Mapping[str, tuple[str, Callable[[str], object] | None]]
 
 BUSY = 75
-"""EX_TEMPFAIL of sysexits.h: try again later."""
+"""EX_TEMPFAIL of sysexits.h: try again later. The default exit code when the lease is busy."""
 
 
 class UsageError(Exception):
@@ -24,7 +24,7 @@ class UsageError(Exception):
 
 
 class Options:
-    """What a command was told, with its defaults."""
+    """The options of a command line, with their defaults."""
 
     def __init__(self) -> None:
         self.command = ""
@@ -33,19 +33,19 @@ class Options:
         self.url: str | None = None
         self.namespace = ""
         self.name = ""
-        """Of the lease; for ``ls`` the beginning of names."""
+        """The lease's name; for ``ls`` a prefix of names."""
         self.json = False
         self.force = False
-        # Those of ``init``.
+        # ``init``
         self.print_sql = False
         self.from_legacy = False
         self.legacy: list[str] = []
         self.dry_run = False
-        # Those of ``bench``.
+        # ``bench``
         self.seconds = 2.0
         self.processes = 4
         self.leases = 100
-        # Those of ``run`` and ``once``.
+        # ``run`` and ``once``
         self.line: list[str] = []
         self.owner: str | None = None
         self.ttl = 30.0
@@ -55,13 +55,13 @@ class Options:
         self.kill_after: float | None = None
         self.on_busy_exit = BUSY
         self.on_unavailable = "fail"
-        # Those of ``once``.
+        # ``once``
         self.work_version = "1"
         self.retries = 0
 
 
 def shown(word: str) -> str:
-    """A word of the command line for a message. One that looks like a URL may be the store's, with a password."""
+    """A word of the command line, quoted for a message. A URL is cut after its scheme: it may contain a password."""
     scheme, separator, _ = word.partition("://")
     return f"{scheme}://…" if separator else repr(word)
 
@@ -71,10 +71,10 @@ def text(word: str) -> str:
 
 
 def names(word: str) -> list[str]:
-    """Several, with commas."""
+    """Names, separated by commas."""
     found = [name for name in word.split(",") if name]
     if not found:
-        raise ValueError("there is no name")
+        raise ValueError("a name is missing: use NAME or NAME,NAME")
     return found
 
 
@@ -84,7 +84,7 @@ def duration(word: str) -> float:
     scale = _UNITS.get(word[len(number) :])
     digits = number.replace(".", "", 1)
     if scale is None or not (digits.isascii() and digits.isdigit()):  # float() alone would take nan, inf and 1_0
-        raise ValueError(f"{shown(word)} is no duration; use seconds, or a number with ms, s, m, h or d, such as 30s")
+        raise ValueError(f"invalid duration {shown(word)}: use seconds, or a number with ms, s, m, h or d, such as 30s")
     return float(number) * scale
 
 
@@ -94,37 +94,37 @@ _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def ttl(word: str) -> float:
     seconds = duration(word)
     if not seconds:
-        raise ValueError("a lease that ends at once is of no use; it must be above 0")
+        raise ValueError(f"invalid duration {shown(word)}: it must be above 0")
     return seconds
 
 
 def processes(word: str) -> int:
     if not (word.isascii() and word.isdigit() and 2 <= int(word) <= 256):
-        raise ValueError(f"{shown(word)} is no number of processes; use 2 to 256")
+        raise ValueError(f"invalid number {shown(word)}: use 2 to 256 processes")
     return int(word)
 
 
 def leases(word: str) -> int:
     if not (word.isascii() and word.isdigit() and 1 <= int(word) <= 100_000):
-        raise ValueError(f"{shown(word)} is no number of leases; use 1 to 100000")
+        raise ValueError(f"invalid number {shown(word)}: use 1 to 100000 leases")
     return int(word)
 
 
 def exit_code(word: str) -> int:
     if not (word.isascii() and word.isdigit() and int(word) <= 255):
-        raise ValueError(f"{shown(word)} is no exit code; use 0 to 255")
+        raise ValueError(f"invalid exit code {shown(word)}: use 0 to 255")
     return int(word)
 
 
 def count(word: str) -> int:
     if not (word.isascii() and word.isdigit()):
-        raise ValueError(f"{shown(word)} is no number of times; use 0 or more")
+        raise ValueError(f"invalid number {shown(word)}: use 0 or more")
     return int(word)
 
 
 def when_unavailable(word: str) -> str:
     if word not in ("fail", "skip", "run"):
-        raise ValueError(f"{shown(word)} is not known; use fail, skip or run")
+        raise ValueError(f"unknown value {shown(word)}: use fail, skip or run")
     return word
 
 
@@ -174,11 +174,11 @@ _OF: Mapping[str, Known] = {
 COMMANDS = tuple(_OF)
 _HOLDING = ("run", "once")
 _NAMES = {"run": (1, 1), "once": (1, 1), "ls": (0, 1), "show": (1, 1), "break": (1, 1)}
-"""How many plain words a command takes, least and most; ``run`` and ``once`` have COMMAND after that."""
+"""The least and the most plain words that a command takes; ``run`` and ``once`` take COMMAND after them."""
 
 
 def parse(words: list[str]) -> Options:
-    """Read a command line. Raises UsageError."""
+    """Parse a command line. Raises UsageError."""
     options = Options()
     known, words = _BEFORE, list(words)
     plain: list[str] = []
@@ -189,10 +189,10 @@ def parse(words: list[str]) -> Options:
             _set(options, known, word, words)
         elif not options.command:
             if word not in _OF:
-                raise UsageError(f"there is no command {shown(word)}{_meant(word, _OF)}")
+                raise UsageError(f"unknown command {shown(word)}{_meant(word, _OF)}")
             options.command, known = word, _OF[word]
         elif plain and options.command in _HOLDING:
-            # NAME is known, so here COMMAND starts, with or without "--". From here on every word is its own.
+            # NAME was given, so COMMAND starts here, with or without "--". All words that follow belong to it.
             options.line = words if word == "--" else [word, *words]
             break
         elif word == "--" and not all_plain:
@@ -205,10 +205,10 @@ def parse(words: list[str]) -> Options:
 
 
 def _set(options: Options, known: Known, word: str, rest: list[str]) -> None:
-    """Set what the option ``word`` says; its value is part of the word or the next one."""
+    """Set the option ``word``. Its value is the part after "=", or the next word."""
     option, equals, value = word.partition("=")
     if option not in known:
-        raise UsageError(f"there is no option {shown(option)}{_meant(option, known)}")
+        raise UsageError(f"unknown option {shown(option)}{_meant(option, known)}")
     attribute, make = known[option]
     if make is None:
         if equals:
@@ -227,18 +227,18 @@ def _set(options: Options, known: Known, word: str, rest: list[str]) -> None:
 
 def _check(options: Options, plain: list[str]) -> None:
     if not options.command:
-        raise UsageError(f"which command? There are {', '.join(_OF)}")
+        raise UsageError(f"a command is missing: use one of {', '.join(_OF)}")
     least, most = _NAMES.get(options.command, (0, 0))
     if len(plain) < least:
-        raise UsageError("NAME is missing: which lease?")
+        raise UsageError("NAME is missing: the name of the lease")
     if len(plain) > most:
-        raise UsageError(f"{shown(plain[most])} is one word too many")
+        raise UsageError(f"unexpected argument {shown(plain[most])}")
     options.name = plain[0] if plain else ""
     if options.command in _HOLDING:
         if not options.line:
-            raise UsageError("COMMAND is missing: what is to be run while the lease is held?")
+            raise UsageError("COMMAND is missing: the program to run while the lease is held")
         if options.no_wait and options.timeout is not None:
-            raise UsageError("--timeout and --no-wait exclude each other")
+            raise UsageError("--timeout and --no-wait exclude each other: use one of them")
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

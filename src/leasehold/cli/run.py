@@ -1,4 +1,4 @@
-"""``leasehold run``: hold a lease while COMMAND runs. ``leasehold once``: the same, for a COMMAND that is done once."""
+"""``leasehold run``: hold a lease while COMMAND runs. ``leasehold once``: the same, and run COMMAND only once."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ _VARIABLES = ("LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_OWNER")
 
 
 def run(options: Options) -> int:
-    """Run COMMAND under the lease; the exit code is COMMAND's, or says why there was none."""
+    """Run COMMAND under the lease. Returns COMMAND's exit code, or one that says why COMMAND did not run."""
     path, wrong = find(options.line[0])
-    if wrong:  # found out before the lease is taken, so that with --min-hold another host still gets its turn
+    if wrong:  # checked before the acquire: with --min-hold the lease would keep another host from running
         say(f"{shown(options.line[0])}: {path}")
         return wrong
     try:
         child = Child(path, options.line)
         guardian = Guardian(child.pid)
-    except OSError as error:  # (a child that is there already ends with us)
-        say(f"no process can be started: {error.strerror}")
+    except OSError as error:  # (a child that was forked before the error ends with this process)
+        say(f"cannot start a process: {error.strerror}")
         return NO_PROCESS
-    gc.disable()  # until COMMAND has been started: looking for garbage while loading takes a tenth of the time
+    gc.disable()  # until COMMAND has started: garbage collection during imports takes a tenth of the time
     try:
         return _run(options, child, guardian)
     finally:
         if child.started and child.status is None:
-            child.signal(signal.SIGKILL)  # an error of our own: nothing may go on without its lease
+            child.signal(signal.SIGKILL)  # `run` failed with an error: COMMAND must not run without its lease
         guardian.dismiss()
         child.dismiss()
         guardian.reap()
 
 
 def plan(ttl: float, kill_after: float | None) -> tuple[float, float]:
-    """How often to renew, and how long before SIGKILL to send SIGTERM.
+    """How often to renew, and how long before SIGKILL to send SIGTERM. Raises UsageError.
 
-    When renewals fail, COMMAND must be dead before the lease ends. So what ``kill_after`` and the safety margins leave
-    of ``ttl`` is all the time there is for renewing, and at least two tries must fit into it.
+    If renewals fail, COMMAND must be dead before the lease expires. The time for renewals is therefore ``ttl`` minus
+    ``kill_after`` and the safety margins, and two tries must fit into it.
     """
     from .. import policy
     from .store import checked
@@ -64,9 +64,9 @@ def plan(ttl: float, kill_after: float | None) -> tuple[float, float]:
     if every < ttl / 10:
         longest = 0.8 * ttl - timing.margin - SLACK
         raise UsageError(
-            f"--kill-after {span(kill_after)} is too long for --ttl {span(ttl)}: when the lease can't be renewed, "
-            f"COMMAND must be dead {span(timing.margin + SLACK)} before it ends, which leaves {span(room)} for "
-            f"renewals; use at most --kill-after {longest:.3g}s, or a longer --ttl"
+            f"--kill-after {span(kill_after)} is too long for --ttl {span(ttl)}: COMMAND must be dead "
+            f"{span(timing.margin + SLACK)} before the lease expires, which leaves {span(room)} for renewals; "
+            f"use at most --kill-after {longest:.3g}s, or a longer --ttl"
         )
     return every, kill_after
 
@@ -90,17 +90,17 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         lease = _acquire(options, locks, renew_every, signals, timeout)
         if isinstance(lease, int):
             return lease
-        if work is not None and (code := work.settled()) is not None:  # another has done it while we waited
+        if work is not None and (code := work.settled()) is not None:  # another process ran it during the wait
             assert lease is not None
             _release(lease, None, 0)
             return code
         environment: dict[str, str | None] = dict.fromkeys(_VARIABLES)
         if lease is not None:
             environment = dict(zip(_VARIABLES, (lease.name, str(lease.token), lease.owner), strict=True))
-        signals.pass_on()  # before COMMAND can be seen: a Ctrl-Z would stop us, and not it
-        # Whoever can tell by an open file that we live must not think us dead before COMMAND is.
+        signals.pass_on()  # before COMMAND starts: otherwise a Ctrl-Z would stop `run` but not COMMAND
+        # Other processes see by an open file whether the holder lives. COMMAND keeps it open too.
         child.start(environment, getattr(locks._core.driver, "life", None))
-        gc.freeze()  # what is loaded stays, and need not be looked through
+        gc.freeze()  # loaded modules stay until the end: the collector can skip them
         gc.enable()
         watch = Watch(child, guardian, signals)
         reason = watch.until_end(lease, kill_after, renew_every)
@@ -108,7 +108,7 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         child.take_terminal()
         if watch.runs_on:
             guardian.reap()
-            os._exit(NOT_ENDED)  # on every other way the lease is given back, and COMMAND still relies on it
+            os._exit(NOT_ENDED)  # without a release: COMMAND still runs and relies on the lease
         assert child.status is not None
         if work is not None and lease is not None and reason is None and not work.record(lease, child.status):
             reason = "it was lost before the outcome was recorded"
@@ -120,7 +120,7 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
 def _acquire(
     options: Options, locks: Locks, renew_every: float, signals: Signals, timeout: float | None
 ) -> Lease | int | None:
-    """The lease; None when COMMAND is to run without it; an exit code when it is not to run."""
+    """The lease; None if COMMAND is to run without it; an exit code if COMMAND is not to run."""
     from ..engine import WrongShape
     from ..errors import AcquireCancelled, AcquireTimeout, StoreUnavailable
     from .store import checked
@@ -138,9 +138,10 @@ def _acquire(
     except AcquireCancelled:
         return 128 + signals.take()[0]
     except AcquireTimeout as error:
-        who = held(error.holder) if error.holder is not None else "others wait for it"
-        waited = f" after {span(options.timeout)}" if options.timeout else ""
-        say(f"{options.name!r} is busy{waited}: {who}")
+        who = held(error.holder) if error.holder is not None else "others hold it or wait for it"
+        name = repr(options.name)
+        what = f"timed out after {span(options.timeout)} waiting for {name}" if options.timeout else f"{name} is busy"
+        say(f"{what}: {who}")
         return options.on_busy_exit
     except WrongShape as error:
         raise UsageError(str(error)) from error
@@ -148,9 +149,9 @@ def _acquire(
         if options.on_unavailable == "fail":
             raise
         if options.on_unavailable == "skip":
-            say(f"skipped, as --on-unavailable says: {error}")
+            say(f"COMMAND skipped (--on-unavailable skip): {error}")
             return options.on_busy_exit
-        say(f"COMMAND runs without the lease, as --on-unavailable says: {error}")
+        say(f"COMMAND runs without the lease (--on-unavailable run): {error}")
         return None
     if signals.is_set():
         _release(lease, None, 0)
@@ -159,14 +160,14 @@ def _acquire(
 
 
 def _release(lease: Lease, reason: str | None, status: int) -> int:
-    """Give the lease back. COMMAND's status counts only if the lease was held until COMMAND had ended."""
+    """Release the lease. Returns COMMAND's status if the lease was held until COMMAND ended, otherwise LOST."""
     from ..errors import StoreError
 
     try:
-        ours = lease.release()  # also of one that is lost: a broken lease is free when its holder says that it stopped
+        ours = lease.release()  # a lost lease too: a broken lease becomes free when its holder releases it
     except StoreError as error:
-        ours = True  # as far as we know
-        say(f"lease {lease.name!r} could not be given back and ends by itself within {span(lease.ttl)}: {error}")
+        ours = True  # unknown, and nothing says otherwise
+        say(f"cannot release lease {lease.name!r}; it expires within {span(lease.ttl)}: {error}")
     if reason is None and not ours:
-        say(f"lease {lease.name!r} was no longer ours when COMMAND ended (with status {status})")
+        say(f"lease {lease.name!r} was lost before COMMAND ended (with exit status {status})")
     return status if ours and reason is None else LOST

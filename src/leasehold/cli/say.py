@@ -1,4 +1,4 @@
-"""What the command says to people: messages on standard error, durations and times as they read them."""
+"""Messages of the command: lines on standard error, and durations and times in a readable form."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def say(message: str) -> None:
-    """A line on standard error, at once and whole."""
+    """Write a line to standard error, unbuffered and in one call. Unprintable characters are escaped."""
     text = shown(message, keep="\n")
     try:
         os.write(2, f"leasehold: {text}\n".encode("utf-8", "backslashreplace"))
     except OSError:
-        pass  # closed, or nobody reads it
+        pass  # standard error is closed, or its reader is gone
 
 
 def span(seconds: float) -> str:
@@ -39,11 +39,11 @@ def span(seconds: float) -> str:
 
 
 def local(moment: datetime) -> str:
-    """The time of day where the reader is, in ISO 8601."""
+    """The moment in the local time zone, in ISO 8601."""
     return moment.astimezone().isoformat(timespec="seconds")
 
 
 def held(holder: LeaseInfo) -> str:
-    """Who holds a lease, since when."""
+    """Who holds a lease, since when, with which token."""
     age = span(time.time() - holder.acquired.timestamp())
     return f"held by {shown(holder.owner)} since {local(holder.acquired)} ({age}), token {holder.token}"

@@ -1,4 +1,4 @@
-"""Signals that come to ``run``: noted by handlers, acted upon by its main loop."""
+"""Signals to ``run``: handlers note them, the main loop acts on them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import signal
 import threading
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-"""They end a ``run`` that still waits for its lease."""
+"""Signals that end a ``run`` that still waits for its lease."""
 PATIENCE = 1.0
-"""How long a ``run`` that is told to end while it waits may take to leave the queue."""
+"""How long such a ``run`` may take to leave the queue."""
 _ALSO_PASSED_ON = (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP)
 
 
 class Signals(threading.Event):
-    """What has come since the last look. As an event it is set when one has come that ends a wait."""
+    """The signals since the last ``take``. As an event it is set by a signal that ends a wait for the lease."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,7 +23,9 @@ class Signals(threading.Event):
         self.fd, self._bell = os.pipe()
         os.set_blocking(self.fd, False)
         os.set_blocking(self._bell, False)
-        signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False)  # rings in whatever thread the signal arrives
+        signal.set_wakeup_fd(
+            self._bell, warn_on_full_buffer=False
+        )  # wakes the main loop, whichever thread is signalled
         self._hear(*ENDING)
 
     def is_set(self) -> bool:
@@ -36,24 +38,24 @@ class Signals(threading.Event):
         self._come.append(number)
 
     def _give_up(self, number: int, frame: object) -> None:
-        """The store does not answer, so there is no leaving it tidily. It forgets our place in the queue by itself."""
+        """End the process: the store did not answer in time. The place in the queue expires there by itself."""
         os._exit(128 + self._come[0])
 
     def pass_on(self) -> None:
-        """COMMAND is about to run: from now on, hear of everything that concerns it."""
+        """COMMAND is about to start: from now on also note the signals that are only passed on to it."""
         self._waiting = False
         signal.setitimer(signal.ITIMER_REAL, 0)
         self._hear(*_ALSO_PASSED_ON)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # the wake-up is all that is wanted
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to wake the main loop
 
     def _hear(self, *numbers: int) -> None:
         for number in numbers:
-            # What our caller has chosen to ignore is left alone, for COMMAND too: nohup, and jobs in the background.
+            # A signal that the caller ignores stays ignored, for COMMAND too: nohup, and jobs in the background.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._note)
 
     def take(self) -> list[int]:
-        """What has come, in order."""
+        """The signals since the last call, in order."""
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
@@ -62,8 +64,8 @@ class Signals(threading.Event):
         return come
 
     def ring(self) -> None:
-        """Have whoever polls ``fd`` look. From any thread."""
+        """Wake the main loop, which polls ``fd``. May be called from any thread."""
         try:
             os.write(self._bell, b"!")
         except BlockingIOError:
-            pass  # it has enough to wake up for
+            pass  # the pipe is full: the main loop wakes up anyway

@@ -1,4 +1,4 @@
-"""The command's way to its store, and out of it."""
+"""How the command opens its store and leaves it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 _SAID_OTHERWISE = ("lost", "unavailable", "release_failed")
-"""Events that end a command, which has its own words for them."""
+"""Events that end a command. The command prints its own message for them."""
 
 
 def open_store(options: Options) -> Locks:
-    """Leases of the store that the options name. Raises UsageError."""
+    """Connect to the store that the options name. Raises UsageError."""
     log.show = _show
     return checked(connect, options.url, namespace=options.namespace, owner=options.owner)
 
 
 def checked(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """What ``function`` makes of words of the command line. Raises UsageError."""
+    """Call ``function`` with words of the command line. A ValueError becomes a UsageError."""
     try:
         return function(*args, **named)
     except ValueError as error:
@@ -36,22 +36,22 @@ def checked(function: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
 
 
 def no_namespace(options: Options, why: str) -> None:
-    """Refuse an option that would have no effect."""
+    """Refuse ``--namespace`` where it would have no effect."""
     if options.namespace:
         raise UsageError(f"{options.command} takes no --namespace: {why}")
 
 
 def leave(locks: Locks) -> None:
-    """The process is about to end: take along what would outlast it."""
+    """The process is about to end: close the store, or only remove what would outlive the process."""
     core = locks._core
     if not hasattr(core.driver, "leave"):
         locks.close()
-    elif not core.unsettled:  # else the store still has something of ours, and must see by our traces that we are dead
-        core.closed, core.finished = "the command ends", True  # or the keeper would close what is left as it is
+    elif not core.unsettled:  # otherwise the traces stay: by them others see that the holder of the rest has died
+        core.closed, core.finished = "the command ends", True  # keeps the keeper from closing the driver
         core.driver.leave()
 
 
 def _show(message: str, event: str | None) -> None:
-    """Warnings of the library. ``logging`` is not set up for a command, and slow to load."""
+    """Print a warning of the library. The command does not use ``logging``, which is slow to load."""
     if event not in _SAID_OTHERWISE:
         say(message)

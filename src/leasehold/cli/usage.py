@@ -72,9 +72,9 @@ Exit codes:
   COMMAND's own; 128 + n if signal n killed it (or `run`, while it waited)
   2    wrong usage                      75   busy: the message says who holds it since when
   69   the store cannot be reached      78   the store is not ready: the message says how to fix it
-  71   no process can be started        126  COMMAND cannot be run
+  71   cannot start a process           126  COMMAND cannot be run
   74   the lease was lost               127  COMMAND does not exist
-  77   the lease was lost, and COMMAND could not be ended, because it runs as another user (sudo)
+  77   the lease was lost, and COMMAND could not be stopped, because it runs as another user (sudo)
 """
 
 ONCE = f"""\
