@@ -1,4 +1,4 @@
-"""For those who run a store: what ``leasehold doctor`` and ``leasehold init`` do, for programs too."""
+"""``leasehold doctor`` and ``leasehold init`` as functions, for programs that set up or check a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import checks
 from .connect import call, connect, given_or_default, scheme_of
 from .findings import OK, Finding
 
-# scheme, up to its "+": module of leasehold.stores with doctor(url) -> list[Finding]
+# scheme without "+…": module of leasehold.stores with doctor(url) -> list[Finding]
 _DOCTORS: Mapping[str, str] = {
     "sqlite": "sqlite.admin",
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix", "redlock"), "redis.doctor"),
@@ -18,8 +18,8 @@ _DOCTORS: Mapping[str, str] = {
     "zookeeper": "zookeeper.doctor",
 }
 _BY_NAMESPACE = ("redis.doctor", "etcd.doctor", "zookeeper.doctor")
-"""Whose users may be allowed one namespace alone. These take it as ``doctor(url, namespace)``."""
-# with init(url, dry_run=…) -> list[Finding], where there is something to make
+"""Stores that can restrict a user to one namespace. Their function is ``doctor(url, namespace)``."""
+# the same for init(url, dry_run=…) -> list[Finding], for stores that need tables, indexes or collections
 _MAKERS: Mapping[str, str] = {
     "mongodb": "mongodb.admin",
     **dict.fromkeys(("postgresql", "mysql", "mariadb"), "sql.admin"),
@@ -27,12 +27,14 @@ _MAKERS: Mapping[str, str] = {
 
 
 def doctor(url: str | None = None, *, namespace: str = "") -> list[Finding]:
-    """Look at a live store: what speaks for and against keeping leases there, and how to mend it. Changes nothing
-    but, on some stores, a name of its own in the namespace, that is taken and given back."""
+    """Check whether a live store is fit for leases. Each finding says what was found and how to fix it.
+
+    Changes nothing, except that on some stores it acquires and releases a name of its own in the namespace. Raises
+    ValueError for ``memory://``, StoreError if the store cannot be reached."""
     checks.text(namespace, "namespace", checks.MAX_LABEL, shortest=0)
     url, scheme, base = _resolve(url)
     if base not in _DOCTORS:
-        raise ValueError(f"{scheme}:// lives in its process alone: there is nothing to look at from here")
+        raise ValueError(f"{scheme}:// exists only inside one process: doctor cannot check it from another")
     module = _DOCTORS[base]
     where = (namespace,) if module in _BY_NAMESPACE else ()
     findings: list[Finding] = call(scheme, module, "doctor", url, *where)
@@ -42,39 +44,41 @@ def doctor(url: str | None = None, *, namespace: str = "") -> list[Finding]:
 def init(
     url: str | None = None, *, dry_run: bool = False, from_legacy: bool = False, legacy: Sequence[str] = ()
 ) -> list[Finding]:
-    """Make what the store needs (tables, indexes, collections), so that its users need no right to. Again is harmless.
+    """Create the tables, indexes or collections that the store needs, so that other users need no right to create them.
+    Idempotent.
 
-    ``from_legacy`` (MongoDB) first sees off the records of the lock code that leasehold replaces, also from collections
-    that ``legacy`` names beside the usual ones. ``dry_run`` only says what would be done.
+    ``dry_run``: only report what would be done. ``from_legacy`` (MongoDB): first remove the records of the lock code
+    that leasehold replaces, also from the collections in ``legacy``. Raises ValueError for options that the store
+    does not have, StoreError if the store cannot be reached.
     """
     url, scheme, base = _resolve(url)
     if legacy and not from_legacy:
-        raise ValueError("legacy names collections for from_legacy")
+        raise ValueError("legacy collections can only be given with from_legacy")
     if from_legacy and base != "mongodb":
-        raise ValueError(f"from_legacy is for MongoDB, where the old code keeps its locks; this is {scheme}://")
+        raise ValueError(f"from_legacy works only with MongoDB, where the old code keeps its locks, not {scheme}://")
     if base in _MAKERS:
         old = {"from_legacy": True, "legacy": legacy} if from_legacy else {}
         findings: list[Finding] = call(scheme, _MAKERS[base], "init", url, dry_run=dry_run, **old)
         return findings
     if not dry_run:
         with connect(url) as locks:
-            locks.inspect("init")  # the embedded store makes its file; the others are only reached
-    return [Finding(OK, scheme, "there is nothing to prepare")]
+            locks.inspect("init")  # creates the file of the embedded store; only connects to the others
+    return [Finding(OK, scheme, "nothing to create")]
 
 
 def schema_sql(url: str | None = None) -> str:
-    """The SQL that ``init`` would run, for those who run migrations themselves."""
+    """The SQL that ``init`` would run, for a migration of the user's own. Raises ValueError if the store needs none."""
     url, scheme, base = _resolve(url)
     if base not in ("postgresql", "mysql", "mariadb"):
-        raise ValueError(f"{scheme}:// is no SQL store that needs a table made")
+        raise ValueError(f"{scheme}:// needs no SQL migration: only PostgreSQL, MySQL and MariaDB do")
     sql: str = call(scheme, "sql.admin", "schema_sql", url)
     return sql
 
 
 def _resolve(url: str | None) -> tuple[str, str, str]:
-    """The URL, its scheme, and that without what follows "+"."""
+    """The URL, its scheme, and the scheme without "+…"."""
     given = given_or_default(url)
     if not isinstance(given, str):
-        raise TypeError(f"a store's URL is needed, not {type(given).__name__}")
+        raise TypeError(f"url must be a str, not {type(given).__name__}")
     scheme = scheme_of(given)
     return given, scheme, scheme.partition("+")[0]

@@ -1,4 +1,4 @@
-"""From a URL (or the user's own client) to a store and its driver. Imports a store only when it is asked for."""
+"""Finds the store and its driver for a URL or for the user's own client. Imports only the store that is used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _REDIS = (
     *(f"{base}{how}" for base in ("redis", "rediss", "valkey", "valkeys") for how in ("", "+sentinel", "+cluster")),
     *("unix", "redis+unix", "valkey+unix"),
 )
-# scheme: (module of leasehold.stores, extra that brings its driver). A module has open_url(url, namespace) -> Opened.
+# scheme: (module of leasehold.stores, extra that installs its driver). Each module has
+# open_url(url, namespace) -> Opened.
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
     "sqlite": ("sqlite.store", None),
@@ -33,7 +34,7 @@ _STORES: Mapping[str, tuple[str, str | None]] = {
     "etcd": ("etcd", "etcd"),
     "zookeeper": ("zookeeper", "zookeeper"),
 }
-# package of a client's class: module of leasehold.stores. It has open_client(client, namespace) -> Opened.
+# package of a client's class: module of leasehold.stores. Each module has open_client(client, namespace) -> Opened.
 _CLIENTS: Mapping[str, str] = {
     "redis": "redis",
     "pymongo": "mongodb.store",
@@ -60,9 +61,19 @@ def connect(
     kinds: Mapping[str, object] | None = None,
     **timing: Any,
 ) -> Locks:
-    """Leases of the store at ``url``: $LEASEHOLD_URL, else a SQLite file in the user's state folder.
+    """Connect to a store. Does no I/O: the first operation does.
 
-    Does no I/O; the first operation does. ``timing`` are defaults for the options of ``lock`` of those names.
+    ``url``: the store's URL, or a client that is already connected (it is never closed here); by default
+    $LEASEHOLD_URL, else a SQLite file in the user's state folder.
+    ``namespace``: keeps applications apart that share a store. ``owner``: the name of this instance in listings and
+    logs; by default ``host_pid_random``. ``kinds``: timing presets by kind, see :class:`leasehold.Preset`.
+    ``timing``: defaults for the options of :meth:`Locks.lock` with the same names (``ttl=``, ``timeout=`` …).
+
+    Raises ValueError or TypeError for a wrong URL or option, ModuleNotFoundError if the store's driver is not
+    installed. ::
+
+        with leasehold.connect("redis://localhost:6379/0", ttl=10) as locks, locks.lock("backup") as lease:
+            lease.check()
     """
     from .lock import Locks
     from .threads import ThreadCore
@@ -73,16 +84,18 @@ def connect(
 
 
 def resolve(url: object, namespace: str, timing: Mapping[str, Any]) -> tuple[Opened, dict[str, Any]]:
-    """Check what both ``connect`` functions take; find the store."""
+    """Check the arguments of ``connect`` (threads and asyncio) and find the store."""
     unknown = sorted(set(timing) - set(_TIMING))
     if unknown:
-        raise TypeError(f"connect() has no option {unknown[0]!r}; for timing it takes {', '.join(_TIMING)}")
+        raise TypeError(
+            f"connect() has no option {unknown[0]!r}; of the options of lock() it accepts {', '.join(_TIMING)}"
+        )
     checks.text(namespace, "namespace", checks.MAX_LABEL, shortest=0)
     return find(url, namespace), {key: value for key, value in timing.items() if value is not None}
 
 
 def given_or_default(url: object) -> object:
-    """What is connected to: ``url``, else $LEASEHOLD_URL, else the embedded default."""
+    """``url`` if given, else $LEASEHOLD_URL, else the URL of the embedded default."""
     if url is None:
         url = os.environ.get(ENVIRONMENT)
         if not url:
@@ -93,13 +106,13 @@ def given_or_default(url: object) -> object:
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of a store's URL. Raises ValueError for one that is not known."""
+    """The scheme of a store's URL. Raises ValueError if the scheme is unknown, or the URL cannot be parsed."""
     scheme, separator, _ = url.partition("://")
     scheme = scheme.lower()
     if not separator or not scheme.replace("+", "").isalnum():
-        raise ValueError("a store's URL starts with its scheme, such as sqlite:///leases.db or redis://localhost")
+        raise ValueError("the store's URL has no scheme: write sqlite:///leases.db or redis://localhost, for example")
     if scheme not in _STORES:
-        raise ValueError(f"unknown scheme {scheme!r} in the store's URL; known are {', '.join(_STORES)}")
+        raise ValueError(f"unknown scheme {scheme!r} in the store's URL: use one of {', '.join(_STORES)}")
     if _STORES[scheme][1] is not None:
         authority, path, query = _parts(url)
         names = [option.partition("=")[0] for option in query.split("&")]
@@ -109,30 +122,30 @@ def scheme_of(url: str) -> str:
 
 
 _ENCODE = (
-    "the store's URL is not understood: a user name and a password must be percent-encoded (/ is %2F, ? is %3F, @ is "
-    "%40), and so must an @ that comes after them"
+    "cannot parse the store's URL: percent-encode the user name and the password (/ is %2F, ? is %3F, @ is %40), and "
+    "any @ that comes after them"
 )
 
 
 def _parts(url: str) -> tuple[str, str, str]:
-    """User, password and hosts; the path; the options: all of them as they are."""
+    """User, password and hosts; the path; the options. Nothing is decoded."""
     rest, _, query = url.partition("://")[2].partition("?")
     authority, slash, path = rest.partition("/")
     return authority, slash + path, query
 
 
 def find(url: object, namespace: str) -> Opened:
-    """The store that a URL names."""
+    """The store of a URL or of a client."""
     url = given_or_default(url)
     if not isinstance(url, str):
         package = _package(url)
         if package is None and _package(getattr(url, "channel", None)) == "grpc":
-            package = "grpc"  # a client of etcd that is built on it
+            package = "grpc"  # a client of etcd built on grpc
         if package is not None:
             store = __import__(f"leasehold.stores.{_CLIENTS[package]}", fromlist=["open_client"])
             opened: Opened = store.open_client(url, namespace)
             return opened
-        known = f"a client that leasehold knows (of {', '.join(_CLIENTS)}, or one with a .channel of grpc)"
+        known = f"a client ({', '.join(_CLIENTS)}, or one with a grpc .channel)"
         raise TypeError(f"connect() takes a URL or {known}, not {type(url).__name__}")
     scheme = scheme_of(url)
     opened = call(scheme, _STORES[scheme][0], "open_url", url, namespace)
@@ -140,18 +153,18 @@ def find(url: object, namespace: str) -> Opened:
 
 
 def _package(client: object) -> str | None:
-    """Of those whose clients are known: the one that its class, or what that is made of, comes from."""
+    """The package of the client's class, or of one of its base classes, if leasehold knows it."""
     packages = (base.__module__.partition(".")[0] for base in type(client).__mro__)
     return next((package for package in packages if package in _CLIENTS), None)
 
 
 def call(scheme: str, module: str, function: str, url: str, *args: Any, **named: Any) -> Any:
-    """Call a function of a module of ``leasehold.stores``; if a driver is missing, say which extra brings it.
+    """Call a function of a module of ``leasehold.stores``. If its driver is missing, the error names the extra.
 
-    A ``/`` or ``?`` in a password ends what is read as one. What follows, up to the ``@``, is then part of something
-    else, and wrong there: so while there is such an ``@``, a message that may quote it is not passed on."""
+    A ``/`` or ``?`` in a password that is not encoded ends the password early: its rest is then parsed as path or
+    options, up to an ``@``. While there is such an ``@``, a message that may quote the password is replaced."""
     try:
-        # (importlib would do the same, and takes longer to load than some of the stores)
+        # (importlib would do the same, but takes longer to load than some of the stores)
         found = getattr(__import__(f"leasehold.stores.{module}", fromlist=[function]), function)
         return found(url, *args, **named)
     except ValueError:
@@ -164,6 +177,6 @@ def call(scheme: str, module: str, function: str, url: str, *args: Any, **named:
         if extra is None:
             raise
         raise ModuleNotFoundError(
-            f"{scheme}:// needs the module {error.name}, which is not installed: pip install 'leasehold[{extra}]'",
+            f"{scheme}:// needs the module {error.name}, which is not installed: run pip install 'leasehold[{extra}]'",
             name=error.name,
         ) from error

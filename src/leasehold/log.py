@@ -1,7 +1,7 @@
-"""Logging under ``leasehold``, with structured fields, without importing ``logging`` for nothing.
+"""Logging under ``leasehold``, with structured fields. Imports ``logging`` only when a line is to be shown.
 
-Importing ``logging`` doubles the start-up of ``leasehold run``. A program that has not imported it has configured
-nothing, so only warnings and errors would be shown: those import it, the rest is dropped.
+Importing ``logging`` doubles the start-up time of ``leasehold run``. A program that has not imported it has not
+configured it either, so only warnings and errors would be shown. Those import it, the rest is dropped.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
 
 def shown(text: str, keep: str = "") -> str:
-    """The text as a terminal or a log may have it. Whatever does not print, such as an escape sequence that somebody
-    has put into a store, is written as ``\\x1b``."""
+    """The text, safe for a terminal or a log: unprintable characters are escaped, as ``\\x1b``. Text from a store may
+    contain escape sequences."""
     if text.isprintable():
         return text
     return "".join(
@@ -25,14 +25,14 @@ def shown(text: str, keep: str = "") -> str:
 
 
 show: Callable[[str, str | None], None] | None = None
-"""Set by the command: called with each warning and its event instead of logging it."""
+"""Set by the command: called with each warning and its event, instead of logging it."""
 
 
 _enabled: Callable[[int], bool] | None = None
 
 
 def heard(level: int) -> bool:
-    """Whether what is logged at this level gets anywhere. Asked on the hot path, before a message is put together."""
+    """Whether a line of this level is shown. Called on the hot path, before the message is built."""
     global _enabled
     if level >= WARNING:
         return True

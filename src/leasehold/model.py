@@ -1,4 +1,4 @@
-"""What users see of leases from outside: plain records."""
+"""Public records: leases as the store lists them, events and counters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 class LeaseInfo(NamedTuple):
-    """One holding as the store tells it. Times are aware datetimes in UTC."""
+    """One lease as the store reports it. Times are aware datetimes in UTC.
+
+    ``expires`` is when the lease ends unless it is renewed. ``waiters`` is None where the store does not know it."""
 
     name: str
     kind: str
@@ -22,22 +24,22 @@ class LeaseInfo(NamedTuple):
     waiters: int | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The record with its times as ISO 8601 text, ready for JSON."""
+        """The record as a dict for JSON: times are ISO 8601 text."""
         times = {"acquired": self.acquired.isoformat(), "expires": self.expires.isoformat()}
         return {**self._asdict(), **times}
 
 
 class Counters(NamedTuple):
-    """How this ``Locks`` has fared with its store since it was made. Known without asking the store."""
+    """Local counters of one ``Locks`` since it was created: no I/O, so they work while the store is down."""
 
     renewals: int
     renewal_failures: int
     unavailable: int
-    """Calls of an acquire that the store did not answer."""
+    """Calls of ``acquire`` that the store did not answer."""
 
 
 class LockMetrics(NamedTuple):
-    """What is held in the namespace now, and how this ``Locks`` has fared with its renewals."""
+    """The leases in the namespace now, and the :class:`Counters` of this ``Locks``. Durations are in seconds."""
 
     total: int
     by_kind: Mapping[str, int]
@@ -48,17 +50,17 @@ class LockMetrics(NamedTuple):
     renewals: int
     renewal_failures: int
     unavailable: int
-    """Calls of an acquire that the store did not answer."""
+    """Calls of ``acquire`` that the store did not answer."""
 
     @property
     def renewal_success_rate(self) -> float:
-        """Of all renewals that were answered or failed, the share that succeeded; 1.0 when there was none."""
+        """The share of renewals that succeeded; 1.0 if there was none."""
         tried = self.renewals + self.renewal_failures
         return self.renewals / tried if tried else 1.0
 
 
 class Event(NamedTuple):
-    """Something that happened to a lease of this ``Locks``.
+    """Something that happened to a lease of this ``Locks``. ``owner`` is the owner of the ``Locks``.
 
     ``type`` is one of ``acquired``, ``taken_over``, ``renewed``, ``renewal_failed``, ``lost``, ``released``,
     ``refused``, ``broken``, ``skipped``, ``unavailable``, ``release_failed``.

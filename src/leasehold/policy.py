@@ -1,4 +1,4 @@
-"""Timing, as pure functions of numbers: what a lease may be told to do, and when it is due."""
+"""Timing as pure functions of numbers: checks of the options, margins, and pauses between polls."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ DEFAULT_TTL = 30.0
 LONGEST_TTL = 366 * 86_400.0
 INFINITE = float("inf")
 CALL_LIMIT = 5.0
-"""No call to a store takes longer than this, nor longer than its answer would be of use."""
+"""The longest call to a store. A call is shorter where a later answer would be useless."""
 UNAVAILABLE_LIMIT = 30.0
-"""How long an acquire without a timeout bears a store that fails without a break."""
+"""How long an acquire without a timeout retries while every call fails."""
 FIRST_TERM = 0.7
-"""What a release grants the next waiter: long enough for a live one to claim, and all that a dead one costs."""
+"""The ttl that a release grants to the next waiter: enough for a live waiter to claim it, and the delay that a dead
+waiter causes."""
 WAITER_TTL = 15.0
-"""How long a place in the queue lasts without a sign of life."""
+"""How long a place in the queue lasts unless its waiter refreshes it."""
 FALLBACK = 5.0
-"""How often a waiter looks by itself while push is up."""
+"""How often a waiter checks the store by itself while push works."""
 STAGGER = 0.2
-"""How much later each further place in the queue looks after the holder's expiry: no herd."""
+"""How much later each further waiter in the queue checks after the holder's expiry, so that not all check at once."""
 
 
 class Timing(NamedTuple):
@@ -41,18 +42,19 @@ class Timing(NamedTuple):
     max_renew_failures: int
     drift: float | None
     first_term: float
-    """How long a first term can be trusted; not above 0 when it can't, and has to be claimed."""
+    """How long a pushed first term can be trusted; 0 or less if the waiter has to claim it with a call."""
     kept: bool
-    """Whether nothing but its release ends its renewal."""
+    """Whether renewal ends only with the release: no ``max_hold``, no ``beat_every``."""
     call_limit: float
 
     def margin_of(self, ttl: float) -> float:
-        """What is taken off a term of ``ttl`` seconds."""
+        """The safety margin of a term of ``ttl`` seconds."""
         return safety_margin(ttl, self.drift)
 
 
 class Preset(NamedTuple):
-    """A kind's timing: ``ttl > renew_every > heartbeat``, and a member has failed after three heartbeats."""
+    """The timing of a kind, in seconds, with ``ttl > renew_every > heartbeat``. A group member has failed after three
+    missed heartbeats."""
 
     ttl: float
     renew_every: float
@@ -71,12 +73,12 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def preset(kind: str, value: object) -> Preset:
-    """The preset that ``connect(kinds={kind: value})`` defines; value is a Preset or a mapping of its fields."""
+    """The preset that ``connect(kinds={kind: value})`` defines. ``value`` is a Preset or a mapping of its fields."""
     where = f"kinds[{kind!r}]"
     if isinstance(value, Mapping):
         unknown = set(value) - {"ttl", "renew_every", "heartbeat", "failure"}
         if unknown or "ttl" not in value:
-            raise ValueError(f"{where} takes ttl, renew_every, heartbeat and failure, and needs ttl")
+            raise ValueError(f"{where} accepts ttl, renew_every, heartbeat and failure; ttl is required")
         ttl = seconds(value["ttl"], f"{where} ttl")
         every = seconds(value.get("renew_every", 0.6 * ttl), f"{where} renew_every")
         failure = None if "failure" not in value else seconds(value["failure"], f"{where} failure")
@@ -92,7 +94,7 @@ def preset(kind: str, value: object) -> Preset:
 
 
 def seconds(value: object, what: str, *, zero: bool = False) -> float:
-    """``value`` as a finite number of seconds above zero (or from zero on)."""
+    """``value`` as a finite number of seconds above zero; with ``zero``, zero is allowed."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
     if not 0 <= value < INFINITE or (value == 0 and not zero):
@@ -103,12 +105,12 @@ def seconds(value: object, what: str, *, zero: bool = False) -> float:
 
 
 def patience(timeout: object) -> float | None:
-    """A ``timeout`` in seconds, from zero on; None when it is infinite: as long as it takes."""
+    """A ``timeout`` in seconds, zero or more; None if it is infinite."""
     return None if timeout == INFINITE else seconds(timeout, "timeout", zero=True)
 
 
 def safety_margin(ttl: float, drift: float | None) -> float:
-    """How much earlier than the store's expiry a holder stops to trust its lease."""
+    """How long before the store's expiry a holder stops trusting its lease."""
     return 0.01 * ttl + 0.05 if drift is None else 2 * drift
 
 
@@ -124,21 +126,21 @@ def make_timing(
     max_renew_failures: int = 3,
     share: float = 1 / 3,
 ) -> Timing:
-    """Check the options against each other. ``share`` of ttl is the renewal cadence unless one is given."""
+    """Check the options against each other. Without ``renew_every``, renewal is due after ``share`` of the ttl."""
     checks.flag(renew, "renew")
     ttl = seconds(ttl, "ttl")
     drift = None if drift is None else seconds(drift, "drift", zero=True)
     margin = safety_margin(ttl, drift)
     if margin >= ttl:
         why = f"2·drift = {margin:g} s" if drift is not None else f"1 % of ttl + 50 ms = {margin:g} s"
-        raise ValueError(f"ttl of {ttl:g} s is too short: its safety margin ({why}) leaves nothing")
+        raise ValueError(f"ttl of {ttl:g} s is too short: it must be longer than its safety margin ({why})")
     first = min(FIRST_TERM, ttl)
     first -= safety_margin(first, drift)
     every = share * ttl if renew_every is None else seconds(renew_every, "renew_every")
     if renew and every >= ttl - margin:
         raise ValueError(f"renew_every of {every:g} s must be below ttl − margin = {ttl - margin:g} s")
     if not renew and (beat_every is not None or renew_every is not None):
-        raise ValueError("renew=False leaves no use for renew_every and beat_every")
+        raise ValueError("renew=False excludes renew_every and beat_every")
     if isinstance(max_renew_failures, bool) or not isinstance(max_renew_failures, int):
         raise TypeError("max_renew_failures must be an int")
     if max_renew_failures < 1:
@@ -165,6 +167,7 @@ def make_timing(
 
 
 def check_poll(poll: Any, backoff: str) -> tuple[float, float]:
+    """The pair (min, max) of ``poll`` in seconds. Raises ValueError or TypeError."""
     try:
         low, high = poll
     except (TypeError, ValueError):
@@ -180,12 +183,12 @@ def check_poll(poll: Any, backoff: str) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=256)
 def _shared(value: Any) -> Any:
-    """Of equal values always the same one: ten thousand locks have a handful of timings between them."""
+    """Return the same object for equal values, to save memory: ten thousand locks share a handful of timings."""
     return value
 
 
 def pauses(poll: tuple[float, float], backoff: str, rng: random.Random | None = None) -> Iterator[float]:
-    """How long to sleep before each look when nothing pushes (`poll` and `backoff` in docs/reference.md)."""
+    """How long to sleep before each poll where there is no push (``poll`` and ``backoff`` in docs/reference.md)."""
     if rng is None:
         import random
 

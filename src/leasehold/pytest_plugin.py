@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture ``leases``. Every pytest run loads it, so it imports nothing until it is asked for."""
+"""The pytest plugin: the fixture ``leases``. Every pytest run loads this module, so it imports the rest only on use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def leases(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leases]:
-    """Leases in memory, on a clock that can be advanced, lost and cut off at will. See docs/testing.md."""
+    """Every ``Locks`` in memory, on a clock that the test advances; leases can be lost, and the store cut off, at will.
+    See docs/testing.md."""
     from .testing.leases import Leases
 
     found = Leases()

@@ -1,4 +1,4 @@
-"""The options of a lock, checked once: what the engine works from."""
+"""The options of a lock, checked once for the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOCK_OPTIONS = (
     *("ttl", "timeout", "kind", "data", "renew", "renew_every", "max_hold", "min_hold", "beat_every", "on_lost"),
     *("on_unavailable", "fair", "poll", "backoff", "drift", "max_renew_failures"),
 )
-"""What can be given to ``lock``."""
+"""The options of ``lock``."""
 
 
 class Spec(NamedTuple):
@@ -42,14 +42,15 @@ class Spec(NamedTuple):
     limit: int = 1
     weight: int = 1
     heir: tuple[str, int] | None = None
-    """Attempt and token of the permit to take over: then nothing is waited for."""
+    """Attempt and token of the permit to take over. Such an acquire never waits."""
 
     def is_taken(self, holdings: Sized) -> bool:
-        """Whether the name is locked, given all its live holders: a semaphore while it has no permit to spare."""
+        """Whether the name is locked, given all its live holders. A semaphore is locked if no permit is free."""
         return len(holdings) >= (self.limit if self.shape == "semaphore" else 1)
 
     def ask(self, owner: str, queue: bool) -> Ask:
-        # On the hot path, where one step that unpacks it all takes less time than ten that look at a field each.
+        """The request of one acquire, with a new attempt id."""
+        # Hot path: unpacking all fields at once is faster than ten attribute lookups.
         name, kind, _, data, timing, _, _, _, fair, _, _, shape, limit, weight, heir = self
         ttl, rest = int(timing.ttl * SECOND), int(timing.min_hold * SECOND)
         attempt, kept = urandom(16).hex(), timing.kept
@@ -70,7 +71,8 @@ def make_spec(
     fair: bool | None = None,
     **options: Any,
 ) -> Spec:
-    """Check the options of a lock. One that is None comes from its kind, else ``connect``, else the default."""
+    """Check the options of a lock. For one that is None, the kind's preset counts, else ``connect``, else the default.
+    Raises ValueError or TypeError."""
     name = checks.name(name)
     kind = checks.text(kind, "kind", checks.MAX_LABEL)
     if on_lost == "cancel" and not can_cancel:
@@ -85,14 +87,14 @@ def make_spec(
     if fair is not None:
         checks.flag(fair, "fair")
     if fair and not store.fair:
-        raise ValueError(f"fair=True: {store.scheme} cannot serve waiters in order; leave fair out")
+        raise ValueError(f"{store.scheme} does not support fair=True: it cannot serve waiters in order; leave fair out")
     given = {key: value for key, value in options.items() if value is not None}
     merged = {**_DEFAULTS, **defaults}
     preset = kinds.get(kind)
     if preset is not None:
         merged.update(ttl=preset.ttl, share=preset.renew_every / preset.ttl)
     if preset is not None or "ttl" in given:
-        merged.pop("renew_every", None)  # it was meant for another ttl
+        merged.pop("renew_every", None)  # connect's renew_every belongs to connect's ttl
     merged.update(given)
     timeout, poll, backoff = merged.pop("timeout"), merged.pop("poll"), merged.pop("backoff")
     return Spec(

@@ -97,7 +97,7 @@ async def test_once_in_a_task_refuses_what_would_not_run(function: Any) -> None:
 def test_once_does_not_record_what_has_not_run(function: Callable[[], Any], retry_by: str) -> None:
     with leasehold.connect(f"memory://{uuid.uuid4().hex}") as locks:
         once = locks.once("x", retries=2, retry_by=retry_by)
-        with pytest.raises(TypeError, match="nobody would run"):
+        with pytest.raises(TypeError, match="would never run"):
             once.run(hidden(function))
         gc.collect()  # a coroutine that was not closed would warn
         assert once.outcome() is None
@@ -113,7 +113,7 @@ async def test_once_in_a_task_does_not_record_what_has_not_run(function: Callabl
 
     async with aio.connect(f"memory://{uuid.uuid4().hex}") as locks:
         once = locks.once("x")
-        with pytest.raises(TypeError, match="nobody would run"):
+        with pytest.raises(TypeError, match="would never run"):
             await once.run(in_a_task if is_async else hidden(function))
         assert await once.outcome() is None
         assert await locks.inspect("x") is None
@@ -127,8 +127,8 @@ async def test_once_in_a_task_does_not_record_what_has_not_run(function: Callabl
     ("function", "says"),
     [
         *((each, r"leasehold\.aio") for each in ASYNC),
-        (generator, "generator only makes a generator: take the lease inside"),
-        (async_generator, "only makes an async generator: take the lease inside"),
+        (generator, "generator only creates a generator: acquire inside"),
+        (async_generator, "only creates an async generator: acquire inside"),
         *((each, "a lock decorates functions") for each in NEITHER),
     ],
 )
@@ -141,8 +141,8 @@ def test_lock_does_not_decorate_what_would_run_without_it(function: Any, says: s
     ("function", "says"),
     [
         (plain, r"plain is not async: use a lock of leasehold\.connect"),
-        (generator, "only makes a generator: take the lease inside of it, `async with"),
-        (async_generator, "only makes an async generator: take the lease inside"),
+        (generator, "only creates a generator: acquire inside it, with `async with"),
+        (async_generator, "only creates an async generator: acquire inside"),
         *((each, "a lock decorates functions") for each in NEITHER),
     ],
 )
@@ -212,7 +212,7 @@ def test_refused_callbacks_of_threads_are_not_kept(place: int) -> None:
                 give(wrong)
             assert not is_kept(give, wrong)
         for wrong in GENERATORS:
-            with pytest.raises(TypeError, match=r"on_\w+: .*nobody would run"):
+            with pytest.raises(TypeError, match=r"on_\w+: .*would never run"):
                 give(wrong)
             assert not is_kept(give, wrong)
         for wrong in (5, [], object()):
@@ -226,7 +226,7 @@ async def test_refused_callbacks_of_tasks_are_not_kept(place: int) -> None:
     async with aio.connect("memory://functions") as locks, locks.lock("held").acquire() as lease:
         give = places(locks, lease)[place]
         for wrong in GENERATORS:
-            with pytest.raises(TypeError, match=r"on_\w+: .*nobody would run"):
+            with pytest.raises(TypeError, match=r"on_\w+: .*would never run"):
                 give(wrong)
             assert not is_kept(give, wrong)
         for wrong in (5, [], object()):

@@ -23,7 +23,7 @@ def known_schemes() -> list[str]:
 
 SCHEMES = [scheme for scheme in known_schemes() if scheme not in ("memory", "sqlite")]
 WRONG = [
-    # A password with what must be percent-encoded.
+    # A password with what percent-encode the user name.
     "{0}://user:{1}/x@h1:1,h2:2,h3:3/0",
     "{0}://user:x/{1}@h1:1,h2:2,h3:3/0",
     "{0}://user:12/{1}@h1:1,h2:2,h3:3/0",
@@ -83,7 +83,7 @@ def test_password_in_a_bad_place_is_in_no_message_of_schema_sql(scheme: str) -> 
 def test_password_that_is_not_percent_encoded_is_explained(scheme: str) -> None:
     for wrong in WRONG:
         if "/{1}@" in wrong or "?{1}@" in wrong:
-            with pytest.raises(ValueError, match="must be percent-encoded"):
+            with pytest.raises(ValueError, match="percent-encode the user name"):
                 leasehold.connect(wrong.format(scheme, SECRET))
 
 

@@ -223,7 +223,7 @@ def test_pools_of_the_other_kind(pool: ConnectionPool, postgresql: Database) -> 
     with pytest.raises(TypeError, match="aio"):
         leasehold.connect(AsyncConnectionPool(postgresql.url, open=False))
     connection = psycopg.connect(postgresql.url)
-    with connection, pytest.raises(TypeError, match="client that leasehold knows"):
+    with connection, pytest.raises(TypeError, match="URL or a client"):
         leasehold.connect(connection)
 
 
