@@ -306,7 +306,7 @@ def test_fence_refuses_what_is_no_lease(what: Any) -> None:
 
 def test_fence_takes_the_lease_of_a_term_and_not_the_term(locks: leasehold.Locks) -> None:
     def lead(term: leasehold.Term) -> int:
-        with pytest.raises(TypeError, match=r"not Term: a term's is term\.lease"):
+        with pytest.raises(TypeError, match=r"not Term: use term\.lease"):
             fence.token(term)  # type: ignore[arg-type]
         return fence.token(term.lease) - term.token
 

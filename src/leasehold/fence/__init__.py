@@ -1,10 +1,10 @@
-"""Guards that make the *resource* refuse a holder that was overtaken.
+"""Guards that make the *resource* refuse the writes of a holder that was overtaken.
 
-A lease tells its holder in time when it is lost, but a holder that is paused between its last look and its write cannot
-be told. What helps is the fencing token: whoever takes the lease later has a greater one. The resource keeps the
-greatest token that it has seen, in the same step as the write, and refuses a lower one. How it does that depends on the
-resource: :mod:`leasehold.fence.sql`, :mod:`leasehold.fence.mongo`, :mod:`leasehold.fence.redis`, and :func:`swap` for
-anything else that can compare and set.
+A lease notifies its holder when it is lost, but a holder that is paused between its last check and its write does not
+notice. The fencing token helps: every later holder has a greater one. The resource stores the greatest token that it
+has seen, in the same step as the write, and refuses a lower one. How it does that depends on the resource:
+:mod:`leasehold.fence.sql`, :mod:`leasehold.fence.mongo`, :mod:`leasehold.fence.redis`, and :func:`swap` for anything
+else that can compare and set.
 """
 
 from __future__ import annotations
@@ -19,36 +19,39 @@ __all__ = ["AsyncCell", "Cell", "StaleToken", "part", "swap", "swap_async", "tok
 
 
 class StaleToken(LeaseLost):
-    """The resource has refused a write: a later holder has been there. ``token`` is the one that was too old."""
+    """The resource refused a write: it has seen the token of a later holder. ``token`` is the refused token."""
 
     def __init__(self, name: str, token: int) -> None:
-        super().__init__(name, f"the resource has refused its token {token}: a later holder has been there")
+        super().__init__(name, f"the resource refused its token {token}: it has seen a later holder's token")
         self.token = token
 
 
 def token(lease: BaseLease) -> int:
-    """The token of a lease that is still held, and held by nobody else. Raises LeaseLost, ValueError.
+    """The token of an exclusive lease that is still held. Raises LeaseLost, or ValueError if it is not exclusive.
 
-    Holders of a semaphore, and readers, are several at a time: a later one's token must not shut out an earlier one.
+    A semaphore, or a read/write lock with readers, has several holders at a time. A later holder's token must not shut
+    out an earlier holder.
     """
     if not isinstance(lease, BaseLease):
-        hint = ": a term's is term.lease" if hasattr(lease, "lease") else ""
+        hint = ": use term.lease" if hasattr(lease, "lease") else ""
         raise TypeError(f"a fence takes a lease, not {type(lease).__name__}{hint}")
     spec = lease._spec
     if len(_parts(lease)) > 1:
-        raise ValueError(f"lease {lease.name!r} is of several names, each with its token: use fence.part(lease, name)")
+        raise ValueError(
+            f"lease {lease.name!r} has several names, each with a token of its own: use fence.part(lease, name)"
+        )
     if spec.weight < spec.limit:
-        raise ValueError(f"lease {lease.name!r} is not exclusive ({spec.shape}): there may be others beside it")
+        raise ValueError(f"lease {lease.name!r} is not exclusive ({spec.shape}): other holders may hold it too")
     lease.check()
     return lease.token
 
 
 def part(lease: BaseLease, name: str) -> BaseLease:
-    """Of a lease of several names (``all_of``), the one of this name."""
+    """The lease of one name, out of a lease of several names (``all_of``). Raises ValueError if it has no such name."""
     for each in _parts(lease):
         if each.name == name:
             return each
-    raise ValueError(f"{name!r} is none of the names of lease {lease.name!r}")
+    raise ValueError(f"lease {lease.name!r} has no name {name!r}")
 
 
 def _parts(lease: BaseLease) -> Sequence[BaseLease]:
@@ -58,14 +61,14 @@ def _parts(lease: BaseLease) -> Sequence[BaseLease]:
 
 
 class Cell(Protocol):
-    """Something that is read with a version and written only if that is still the same: an object with an ETag, a row
-    of DynamoDB, a key of Consul, a file under a lock."""
+    """Something that is read with a version, and written only if the version has not changed: an object with an ETag, a
+    row of DynamoDB, a key of Consul, a file under a lock."""
 
     def read(self) -> tuple[Any, int, Any]:
-        """Version, greatest token so far (0 if none), value."""
+        """Return the version, the greatest token so far (0 if none), and the value."""
 
     def write(self, version: Any, token: int, value: Any) -> bool:
-        """Store token and value if the version is still this one. False when it is not."""
+        """Store token and value if the version is still ``version``. Return False if it is not."""
 
 
 class AsyncCell(Protocol):
@@ -77,7 +80,8 @@ class AsyncCell(Protocol):
 
 
 def swap(cell: Cell, lease: BaseLease, change: Callable[[Any], Any]) -> Any:
-    """Store ``change(value)`` and return it, unless a later holder has been there: then StaleToken."""
+    """Store ``change(value)`` with the lease's token, and return it. If another writer was faster, ``change`` is called
+    again with the new value. Raises StaleToken if a later holder has written, LeaseLost if the lease is lost."""
     steps = _swap(lease, change)
     try:
         call = next(steps)

@@ -1,10 +1,10 @@
-"""Fences in Redis and Valkey: commands that run in one script with the comparison of tokens.
+"""Fences in Redis and Valkey: one script compares the tokens and runs the commands.
 
     guard = fence.redis.Fence(client, "account:1:fence")
     guard.run(lease, ("SET", "account:1", "50"), ("INCR", "writes"))
 
-The key of the fence must be kept: once it is deleted, an old holder can write again. In a cluster everything must be
-in one slot (``{account:1}:fence`` and ``{account:1}``), and ``keys=`` says what the commands touch.
+Keep the key of the fence: if it is deleted, an old holder can write again. In a cluster all keys must be in one slot
+(``{account:1}:fence`` and ``{account:1}``), and ``keys=`` names the keys that the commands use.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ _SCRIPT = importlib.resources.files(__package__).joinpath("guard.lua").read_text
 
 
 class Fence:
-    """Guards what is written through it. ``client`` is of redis-py or valkey-py; ``key`` holds the greatest token."""
+    """Guards what is written through it. ``client`` is a client of redis-py or valkey-py; ``key`` stores the greatest
+    token."""
 
     def __init__(self, client: Any, key: str) -> None:
         self.key = key
         self._script = client.register_script(_SCRIPT)
 
     def run(self, lease: BaseLease, *commands: Command, keys: Sequence[str] = ()) -> list[Any]:
-        """Run the commands in one step and return their replies, or raise StaleToken when a later holder was here.
+        """Run the commands in one step and return their replies. Raises StaleToken if a later holder has written here,
+        LeaseLost if the lease is lost.
 
-        As in every script of Redis, a command that fails leaves what those before it have done."""
+        As in every script of Redis, a command that fails does not undo the commands before it."""
         return _replies(lease, self._script(keys=[self.key, *keys], args=_words(lease, commands)))
 
     async def run_async(self, lease: BaseLease, *commands: Command, keys: Sequence[str] = ()) -> list[Any]:

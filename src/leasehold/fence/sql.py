@@ -1,16 +1,16 @@
 """Fences in SQL databases, through SQLAlchemy Core: a token column of the row, or a table of tokens beside the data.
 
-A row that is written under the lease has a column for the token. The write says so itself, in one statement::
+If the row has a column for the token, one statement compares the token and writes the row::
 
     statement = update(accounts).where(accounts.c.id == 1).values(balance=50)
     fence.sql.execute(connection, statement, accounts.c.token, lease)
 
-Where the data has no room for that, or one lease guards many rows, the tokens are in a table of their own, and a
-transaction begins by passing there::
+If the data cannot have such a column, or one lease guards many rows, the tokens are in a table of their own, and a
+transaction begins with a check there::
 
     fences = fence.sql.Fences()
     with engine.begin() as connection:
-        fences.check(connection, lease)      # from here to the commit nobody else passes with this name
+        fences.check(connection, lease)      # until the commit no other check of this name passes
         connection.execute(...)
 
 With asyncio, ``await connection.run_sync(fences.check, lease)``.
@@ -56,12 +56,13 @@ U = TypeVar("U", bound=Update)
 
 
 def condition(column: ColumnElement[Any], lease: BaseLease) -> ColumnElement[bool]:
-    """True of rows that no later holder has written. For the WHERE of a statement that also sets ``column``."""
+    """True for rows that no later holder has written: for the WHERE of a statement that also sets ``column``. Raises
+    LeaseLost or ValueError, as :func:`leasehold.fence.token`."""
     return or_(column.is_(None), column <= token(lease))
 
 
 def guarded(statement: U, column: Column[Any], lease: BaseLease) -> U:
-    """An UPDATE that leaves alone what a later holder has written, and says by its token who wrote it."""
+    """The UPDATE, fenced: it skips rows that a later holder has written, and sets ``column`` to the lease's token."""
     return statement.where(condition(column, lease)).values({column: lease.token})
 
 
@@ -76,10 +77,10 @@ def execute(connection: Connection, statement: Update, column: Column[Any], leas
 
 
 def execute(connection: Connection, statement: Update, column: Column[Any], lease: BaseLease) -> Result[Any]:
-    """Execute the UPDATE, guarded. Raises StaleToken when it has met no row: a later holder has been there.
+    """Execute the UPDATE, guarded. Raises StaleToken if it matched no row: a later holder has written there.
 
-    (Or there is no such row at all, which the database does not tell apart.) Rows are fenced one by one: for a lease
-    that protects several, use ``Fences``.
+    (A row that does not exist gives the same result.) Rows are fenced one by one: for a lease that guards several, use
+    ``Fences``.
     """
     result = connection.execute(guarded(statement, column, lease))
     if result.returns_rows:  # SQLite does not count the rows before they are read
@@ -93,7 +94,7 @@ def execute(connection: Connection, statement: Update, column: Column[Any], leas
 
 
 class Fences:
-    """A table with the greatest token that has been seen of each name of a namespace."""
+    """A table with the greatest token seen of each name, by namespace."""
 
     def __init__(self, metadata: MetaData | None = None, table: str = "leasehold_fences") -> None:
         self.table = Table(
@@ -105,7 +106,7 @@ class Fences:
         )
 
     def create(self, connection: Connection) -> None:
-        """Make the table if there is none. A table that has no namespaces yet is given the column for them."""
+        """Create the table if it does not exist. A table without namespaces, of an older version, gets the column."""
         inspector = inspect(connection)
         if not inspector.has_table(self.table.name, self.table.schema):
             self.table.create(connection)
@@ -115,11 +116,13 @@ class Fences:
                 connection.exec_driver_sql(statement)
 
     def check(self, connection: Connection, lease: BaseLease, name: str | None = None) -> int:
-        """Pass, in the caller's transaction, or raise StaleToken. Returns the token. A ValueError in autocommit.
+        """Check the lease's token in the caller's transaction, and return it.
 
-        The row of the name stays locked until that transaction ends: a later holder has to wait, and who comes after
-        that one is refused. ``name`` is what is being guarded, unless that is the lease's own name; it is a name of the
-        lease's namespace, whose tokens cannot be compared with another's."""
+        Raises StaleToken if a later holder has passed the check, LeaseLost if the lease is lost, ValueError in
+        autocommit, StoreNotReady if the table has to be updated with :meth:`create`. The row of the name stays locked
+        until the transaction ends: a later holder waits for it, and earlier holders are refused after that. ``name``
+        names what is guarded; by default the lease's own name. It belongs to the lease's namespace: tokens of
+        different namespaces cannot be compared."""
         own = token(lease)
         key = {"namespace": lease._core.namespace, "name": checks.name(lease.name if name is None else name)}
         columns = self.table.c
@@ -133,7 +136,7 @@ class Fences:
                     f"the table {self.table.name} has no column for namespaces yet: run Fences.create(), which adds it"
                 ) from error
             raise
-        # After a write, which is what opens a transaction of SQLite.
+        # After a write: in SQLite a transaction begins with its first write.
         refuse_autocommit(*_of_the_driver(connection), user="Fences")
         if not connection.execute(passing.where(columns.token <= own).values(token=own)).rowcount:
             raise StaleToken(lease.name, own)
@@ -146,7 +149,7 @@ def _of_the_driver(connection: Connection) -> tuple[Any, Any]:
 
 
 def _add_namespaces(table: Table, dialect: Dialect, key: str | None) -> Sequence[str]:
-    """What was seen so far belongs to the default namespace, the empty text."""
+    """The statements that add the column. Existing tokens get the default namespace, the empty text."""
     quote, name = dialect.identifier_preparer.quote, dialect.identifier_preparer.format_table(table)
     if dialect.name in ("mysql", "mariadb"):
         column = f"namespace VARBINARY({4 * checks.MAX_LABEL}) NOT NULL DEFAULT ''"
@@ -156,7 +159,7 @@ def _add_namespaces(table: Table, dialect: Dialect, key: str | None) -> Sequence
         key = quote(str(key))
         return [f"ALTER TABLE {name} ADD COLUMN {column}, DROP CONSTRAINT {key}, ADD PRIMARY KEY (namespace, name)"]
     schema = f"{quote(table.schema)}." if table.schema else ""
-    new = schema + quote(f"{table.name}_with_namespaces")  # SQLite changes no key
+    new = schema + quote(f"{table.name}_with_namespaces")  # SQLite cannot change a primary key
     columns = f"{column}, name VARCHAR({checks.MAX_NAME}) NOT NULL, token BIGINT NOT NULL"
     return [
         f"CREATE TABLE IF NOT EXISTS {new} ({columns}, PRIMARY KEY (namespace, name))",
@@ -167,18 +170,18 @@ def _add_namespaces(table: Table, dialect: Dialect, key: str | None) -> Sequence
 
 
 def _insert_new(table: Table, dialect: str) -> Insert:
-    """An INSERT that does nothing when the row is there."""
+    """An INSERT that does nothing if the row exists."""
     if dialect in ("mysql", "mariadb"):
         return insert(table).prefix_with("IGNORE")
     dialects: dict[str, Any] = {"postgresql": postgresql, "sqlite": sqlite}
     if dialect not in dialects:
-        raise ValueError(f"Fences knows PostgreSQL, MySQL, MariaDB and SQLite, not {dialect}; use a token column")
+        raise ValueError(f"Fences supports PostgreSQL, MySQL, MariaDB and SQLite, not {dialect}; use a token column")
     statement: Insert = dialects[dialect].insert(table).on_conflict_do_nothing()
     return statement
 
 
 class _Text(TypeDecorator[str]):
-    """Any text, compared by its bytes. MySQL's text would fold cases and drop spaces at the end."""
+    """Any text, compared by its bytes. A text column of MySQL would ignore case and trailing spaces."""
 
     impl = String
     cache_ok = True
