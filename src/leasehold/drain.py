@@ -1,4 +1,4 @@
-"""Going out of service in good order: no new leases, wait for those that are held, give back the rest."""
+"""``drain``: acquire no new leases, wait for those that are held, release the rest."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .lease import DRAINED, RELEASED, BaseLease
 from .log import ERROR, INFO, WARNING, log
 
 LOOK = 0.02
-"""How often to look whether the last lease has ended."""
+"""How often to check whether the last lease has ended."""
 UNWIND = 0.5
-"""How long a body that has just been told of its loss may take to stop before its lease is given to another."""
-DRAINING = "this Locks is being drained: it gives out no new leases"
+"""How long a body that was just notified of its loss may take to stop before its lease is released."""
+DRAINING = "this Locks is being drained: it acquires no new leases"
 
 
 def begin(core: Core) -> None:
-    """From now on no new leases: whoever waits for one is sent off."""
+    """From now on acquire no new leases. Waiters get ShuttingDown."""
     if core.draining is not None:
         return
     core.draining = DRAINING
@@ -27,7 +27,7 @@ def begin(core: Core) -> None:
         try:
             callback()
         except Exception as error:
-            log(ERROR, "drain: %r failed, which does not stop it", callback, exc=error)
+            log(ERROR, "the callback %r raised an error; the drain continues", callback, exc=error)
 
 
 def drain(core: Core, grace: float) -> Effects[list[str]]:
@@ -37,16 +37,17 @@ def drain(core: Core, grace: float) -> Effects[list[str]]:
     started, bell = core.now(), core.new_bell()
     begin(core)
     names = _names(_work(core))
-    log(INFO, "drain begins: no new leases; %s", _told(names, "held"), event="drain", names=names)
+    log(INFO, "drain begins, no new leases; %s", _told(names, "held"), event="drain", names=names)
     quiet = 0
     while core.now() < started + grace and not core.hurried and quiet < 2:
-        quiet = 0 if core.asking or core.giving or _work(core) else quiet + 1  # twice: one may be between two of these
+        # Checked twice: a lease may be moving from one of these to the next during the first check.
+        quiet = 0 if core.asking or core.giving or _work(core) else quiet + 1
         yield Wait(bell, LOOK)
     late = _work(core)
     if late:
-        after = f"{core.now() - started:.3g} s" + (", hurried" if core.hurried else "")
-        names = _names(late)
-        log(WARNING, "drain gives up after %s: %s", after, _told(names, "lost"), event="drain_gave_up", names=names)
+        waited, names = f"{core.now() - started:.3g} s", _names(late)
+        text = "drain ended by a second signal after %s: %s" if core.hurried else "drain timed out after %s: %s"
+        log(WARNING, text, waited, _told(names, "lost"), event="drain_gave_up", names=names)
         for lease in late:
             core.lose(lease, DRAINED)
         ends = core.now() + UNWIND
@@ -58,16 +59,15 @@ def drain(core: Core, grace: float) -> Effects[list[str]]:
     while core.giving and core.now() < ends:
         yield Wait(bell, LOOK)
     if left := sorted({owed.name for owed in core.unsettled}):
-        log(
-            WARNING, "drain could not give back %s; the store forgets them in time", ", ".join(left), event="drain_left"
-        )
-        core.settle_soon()  # the keeper goes on with them; by itself it would look when the next renewal was due
+        text = "drain could not release %s; retrying until they expire"
+        log(WARNING, text, ", ".join(map(repr, left)), event="drain_left")
+        core.settle_soon()  # the keeper retries now, not only when the next renewal is due
     log(INFO, "drained in %.3g s", core.now() - started, event="drained")
     return _names(late)
 
 
 def _work(core: Core) -> list[BaseLease]:
-    """What is held and worth waiting for."""
+    """The leases to wait for: all but memberships of groups."""
     return [lease for lease in core.held() if lease._claim.attempt not in core.standing]
 
 
@@ -76,4 +76,6 @@ def _names(leases: list[BaseLease]) -> list[str]:
 
 
 def _told(names: list[str], how: str) -> str:
-    return f"{len(names)} {how}: {', '.join(map(repr, names))}" if names else f"nothing is {how}"
+    if not names:
+        return f"no lease is {how}"
+    return f"{len(names)} {'lease' if len(names) == 1 else 'leases'} {how}: {', '.join(map(repr, names))}"

@@ -1,7 +1,7 @@
-"""One leader among candidates: what elections of threads and of tasks share.
+"""One leader among candidates: the part that elections of threads and of tasks share.
 
-A term is a lease. It is *over* before it ends: when it could not be renewed, its callback is told to stop
-``stop_before`` seconds ahead of the deadline, so that it has stopped when another can lead.
+A term is a lease. A term is *over* before its lease expires: if it could not be renewed, its callback is notified to
+stop ``stop_before`` seconds before the deadline, so that it has stopped when another candidate can lead.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from .protocol import Bell
 from .spec import Spec
 from .typed import Any
 
-RESIGNED = "its leader has resigned"
+RESIGNED = "the leader has resigned"
 DRAINED = "its Locks is being drained"
 LOOK = 1.0
-"""How often an observer asks who leads; also the longest sleep of a watch, since deadlines count suspended time."""
+"""How often an observer reads the leader. Also the longest sleep of a watch: deadlines count suspended time."""
 
 
 def stopping_before(spec: Spec, stop_before: float | None) -> float:
-    """How long before its end a term is over."""
+    """How long before its deadline a term is over. Raises ValueError if that leaves no time to renew."""
     timing = spec.timing
     before = min(5.0, timing.ttl / 6) if stop_before is None else policy.seconds(stop_before, "stop_before")
     room = timing.ttl - timing.margin - before
     if timing.renew_every >= room:
         raise ValueError(
-            f"stop_before of {before:g} s is too long: of the ttl of {timing.ttl:g} s it leaves {room:.3g} s, and "
-            f"renewal is due after {timing.renew_every:.3g} s"
+            f"stop_before of {before:g} s is too long: it leaves {room:.3g} s of the ttl of {timing.ttl:g} s, and "
+            f"the first renewal is due after {timing.renew_every:.3g} s"
         )
     return before
 
 
 class BaseTerm:
-    """One leadership, handed to the callback."""
+    """One term of leadership. The callback gets it."""
 
     def __init__(self, lease: BaseLease, stop_before: float, bell: Bell) -> None:
         self.lease = lease
@@ -52,24 +52,24 @@ class BaseTerm:
 
     @property
     def token(self) -> int:
-        """The term's fencing token: greater than that of each earlier term."""
+        """The term's fencing token: greater than the token of every earlier term."""
         return self.lease.token
 
     @property
     def valid(self) -> bool:
-        """Whether the callback leads at this moment. Computed from the clock; once False it stays so."""
+        """Whether the callback leads at this moment. Computed from the clock; once False, it stays False."""
         if self.over is None and not self._seen_over and self.lease._core.now() < self._stop_at():
             return True
-        self._seen_over = True  # whoever was told so may have stopped: a renewal that still succeeds changes nothing
+        self._seen_over = True  # the callback may have stopped because of this answer: a late renewal must not revive
         return False
 
     def check(self) -> None:
-        """Raise LeaseLost when the callback has to stop."""
+        """Raise LeaseLost if the callback has to stop."""
         if not self.valid:
             raise LeaseLost(self.lease.name, self.over or self.lease.lost_reason or _not_renewed(self.lease))
 
     def end(self, reason: str) -> None:
-        """Tell the callback to stop. The first reason stands."""
+        """Notify the callback to stop. The first reason counts."""
         if self.over is None and not self.finished:
             self.over = reason
             log(INFO, "term %d of election %r is over: %s", self.token, self.lease.name, reason, event="term_over")
@@ -77,8 +77,8 @@ class BaseTerm:
         self._bell.ring()
 
     def close(self) -> None:
-        """The callback has returned. What the clock says counts, also when nobody has come to say it yet: one that
-        stops because its term is no longer valid has stopped, and not finished."""
+        """The callback has returned. If the deadline to stop has passed by the clock, the term ends as over even if the
+        watch has not noticed it yet: the callback was stopped then, and did not finish."""
         if not self.valid:
             self.end(self.lease.lost_reason or _not_renewed(self.lease))
         self.finished = True
@@ -88,7 +88,7 @@ class BaseTerm:
         raise NotImplementedError
 
     def _stop_at(self) -> float:
-        # A first term, that another's release has granted, is shorter than the rest until it is renewed.
+        # A first term, granted by another holder's release, is shorter than later ones.
         until = self.lease._trusted_until()
         if until < self.lease._sent:
             return until
@@ -96,11 +96,11 @@ class BaseTerm:
 
 
 def _not_renewed(lease: BaseLease) -> str:
-    return f"it could not be renewed, and ends in {lease.remaining:.3g} s"
+    return f"it could not be renewed and expires in {lease.remaining:.3g} s"
 
 
 def watch(core: Core, term: BaseTerm) -> Effects[None]:
-    """End the term in time. Returns when its callback has returned."""
+    """End the term in time. Returns when its callback has returned, or is late."""
     lease = term.lease
     while term.valid and not term.finished:
         yield Wait(term._bell, max(0.0, min(LOOK, term._stop_at() - core.now())))
@@ -109,12 +109,12 @@ def watch(core: Core, term: BaseTerm) -> Effects[None]:
     while not term.finished and core.now() < ends:
         yield Wait(term._bell, max(0.0, min(LOOK, ends - core.now())))
     if not term.finished:
-        text = "the callback of election %r goes on after its term: another may lead now"
+        text = "the callback of election %r still runs after its term: another candidate may lead now"
         log(ERROR, text, lease.name, event="late", name=lease.name, token=term.token)
 
 
 class BaseElection:
-    """What can be asked of an election without I/O."""
+    """The part of an election without I/O."""
 
     _core: Core
 
@@ -126,31 +126,33 @@ class BaseElection:
         self._start_anew()
 
     def _start_anew(self) -> None:
-        """Nothing goes on in this process yet."""
+        """Reset the state: no candidacy in this process yet."""
         self._born = self._core.generation
         self._term: BaseTerm | None = None
         self._running = False
 
     def _here(self) -> None:
-        """What went on in the process that this one was forked from does not go on here: forget it."""
+        """Reset the state in a forked child: the candidacy belongs to the parent process."""
         if self._born != self._core.generation:
             with self._core.mutex:
                 if self._born != self._core.generation:
                     self._start_anew()
 
     def _begin(self) -> int:
-        """``run`` begins: in which process."""
+        """Begin ``run``. Returns the generation of this process, which a fork changes."""
         self._here()
         with self._core.mutex:
             if self._running:
-                raise RuntimeError(f"this candidate of election {self.name!r} runs already: make another one")
+                raise RuntimeError(
+                    f"this candidate of election {self.name!r} is running already: create another one with election()"
+                )
             self._running = True
         self._core.on_drain.append(self._drained)
         return self._born
 
     def _goes_on(self, begun: int) -> bool:
-        """Whether this is still the process in which ``run`` began: a callback may have forked, and returned in the
-        child, which did not ask to stand."""
+        """Whether this is still the process in which ``run`` began. A callback may have forked and returned in the
+        child, which is no candidate."""
         return begun == self._core.generation
 
     @property
@@ -166,7 +168,8 @@ class BaseElection:
 
     @property
     def healthy(self) -> bool:
-        """False while this candidate leads and cannot renew its term, or its callback goes on after it. For probes."""
+        """For probes: False while this candidate leads but cannot renew its term, or its callback still runs after the
+        term."""
         self._here()
         term = self._term
         if term is None or term.finished:
@@ -175,7 +178,8 @@ class BaseElection:
         return lease.valid and self._core.now() < lease._sent + 1.5 * lease._spec.timing.renew_every
 
     def resign(self) -> None:
-        """Give up the leadership, if it is ours: the callback is told to stop; ``run`` stands again, behind others."""
+        """End the term if this candidate leads: the callback is notified to stop, and ``run`` queues again, behind the
+        other candidates."""
         self._end(RESIGNED)
 
     def _drained(self) -> None:
@@ -183,13 +187,13 @@ class BaseElection:
 
     def _end(self, reason: str) -> None:
         self._here()
-        term = self._term  # which may end by itself at any moment
+        term = self._term  # read once: it may end by itself at any moment
         if term is not None:
             term.end(reason)
 
 
 def next_leader(core: Core, name: str, seen: object) -> Effects[LeaseInfo | None]:
-    """The leader, or None for nobody, as soon as it is another than the one whose token was ``seen``."""
+    """Wait until the leader's token differs from ``seen``; return the new leader, or None if nobody leads."""
     bell = core.new_bell()
     while True:
         core.check_open()
@@ -197,7 +201,7 @@ def next_leader(core: Core, name: str, seen: object) -> Effects[LeaseInfo | None
         try:
             holdings = yield Run(core.store.inspect(name), policy.CALL_LIMIT)
         except StoreUnavailable:
-            pass  # nothing is known, so nothing is said
+            pass  # unknown: report no change
         else:
             holding = holdings[0] if holdings else None
             if seen != (holding and holding.token):

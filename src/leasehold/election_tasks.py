@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Term(BaseTerm):
-    """One leadership. The callback is cancelled when it has to stop, ahead of the term's end."""
+    """One term of leadership. The callback is cancelled when it has to stop, before the term ends."""
 
     lease: Lease
 
@@ -35,7 +35,7 @@ class Term(BaseTerm):
 
 
 def _give_back(standing: asyncio.Future[Lease]) -> None:
-    """Nobody wants the lease any more, if it came in the same moment."""
+    """Release the lease if it was granted just when the candidate was cancelled."""
     if not standing.cancelled() and standing.exception() is None:
         standing.result()._drop()
 
@@ -52,10 +52,18 @@ class Election(BaseElection):
         self._stopped = False
 
     async def run(self, callback: Callable[[Term], Coroutine[Any, Any, T]]) -> T | None:
-        """Stand for election; when elected, run ``callback(term)`` as a task; stand again when the term was lost.
+        """Be a candidate: wait until elected, then run ``callback(term)`` as a task; if the term is lost, repeat.
 
-        Returns what the callback returns in a term that it was not told to stop; None after :meth:`stop`, and when the
-        ``Locks`` is drained or closed."""
+        Returns the callback's result once it returns within its term; None after :meth:`stop`, and when the ``Locks``
+        is drained or closed. An error of the callback ends the candidacy and is raised. Raises RuntimeError if this
+        candidate is running already. ::
+
+            async def lead(term):
+                while True:
+                    await work(term.token)
+
+            await locks.election("scheduler").run(lead)
+        """
         checks.callback(callback, "election", tasks=True)
         begun = self._begin()
         try:
@@ -78,7 +86,7 @@ class Election(BaseElection):
             except asyncio.CancelledError:
                 standing.add_done_callback(_give_back)
                 standing.cancel()
-                await asyncio.wait({standing})  # unless this is cancelled too
+                await asyncio.wait({standing})  # (this wait may be cancelled too)
                 raise
             finally:
                 self._standing = None
@@ -89,7 +97,7 @@ class Election(BaseElection):
             except ShuttingDown:
                 return None
             except StoreUnavailable:
-                await asyncio.sleep(RETRY)  # told by then; there is nothing to do but to go on
+                await asyncio.sleep(RETRY)  # the acquire has logged it; a candidate retries until it is stopped
         return None
 
     async def _lead(self, term: Term, callback: Callable[[Term], Coroutine[Any, Any, T]]) -> T | None:
@@ -100,7 +108,7 @@ class Election(BaseElection):
             async with term.lease:
                 self._term = term
                 if self._stopped or self._core.draining is not None:
-                    term.end("nobody wants it any more")
+                    term.end("the candidate was stopped")
                     return None
                 body: asyncio.Task[T] = asyncio.ensure_future(callback(term))
                 term._body = body
@@ -110,7 +118,7 @@ class Election(BaseElection):
                 finally:
                     term.close()
         except (LeaseLost, asyncio.CancelledError):
-            # A cancellation from outside comes through the callback's task too, and wins.
+            # A cancellation from outside also cancels the callback's task. It wins over the end of the term.
             if term.over is None or task.cancelling() > cancelling:
                 raise
             return None
@@ -118,7 +126,8 @@ class Election(BaseElection):
             self._term = None
 
     def stop(self) -> None:
-        """Stand no longer: end the term if there is one, and have ``run`` return; if it has yet to begin, then."""
+        """End the candidacy, and the term if there is one: ``run`` returns. If ``run`` has not begun, it returns when
+        it is called."""
         self._here()
         self._stopped = True
         if self._standing is not None:
@@ -126,11 +135,11 @@ class Election(BaseElection):
         self.resign()
 
     async def leader(self) -> LeaseInfo | None:
-        """Who leads now: ``owner``, ``token``, and the ``data`` that it stood with."""
+        """The current leader (``owner``, ``token``, ``data``), or None."""
         return await self._locks.inspect(self.name)
 
     async def observe(self) -> AsyncIterator[LeaseInfo | None]:
-        """Each leader in turn, the present one first; None while there is nobody. Asks the store once a second.
+        """Yield the current leader, then each new one; None while nobody leads. Reads the store once a second.
 
         Ends when the ``Locks`` is closed."""
         seen: Any = ""

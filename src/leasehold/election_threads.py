@@ -19,13 +19,14 @@ T = TypeVar("T")
 
 
 class Term(BaseTerm):
-    """One leadership. A thread can't be stopped from outside: its callback asks ``stopping``, or uses ``check()``."""
+    """One term of leadership. A thread cannot be stopped from outside: the callback has to check ``stopping``, or call
+    ``check()``."""
 
     lease: Lease
 
     def __init__(self, lease: Lease, stop_before: float) -> None:
         self.stopping = threading.Event()
-        """Set when the callback has to stop, ahead of the term's end."""
+        """Set when the callback has to stop, before the term ends."""
         super().__init__(lease, stop_before, lease._core.new_bell())
 
     def _stop(self, reason: str) -> None:
@@ -43,10 +44,18 @@ class Election(BaseElection):
         self._stopped = Stop()
 
     def run(self, callback: Callable[[Term], T]) -> T | None:
-        """Stand for election; when elected, call ``callback(term)`` in this thread; stand again when the term was lost.
+        """Be a candidate: wait until elected, then call ``callback(term)`` in this thread; if the term is lost, repeat.
 
-        Returns what the callback returns in a term that it was not told to stop; None after :meth:`stop`, and when the
-        ``Locks`` is drained or closed. A LeaseLost that comes out of a term that is over counts as stopping."""
+        Returns the callback's result once it returns within its term; None after :meth:`stop`, and when the ``Locks``
+        is drained or closed. An error of the callback ends the candidacy and is raised, except a LeaseLost after the
+        term was over. Raises RuntimeError if this candidate is running already. ::
+
+            def lead(term):
+                while term.valid:
+                    work(term.token)
+
+            locks.election("scheduler").run(lead)
+        """
         checks.callback(callback, "election", tasks=False)
         begun = self._begin()
         try:
@@ -69,16 +78,16 @@ class Election(BaseElection):
             except (AcquireCancelled, ShuttingDown):
                 return None
             except StoreUnavailable:
-                self._stopped.wait(RETRY)  # told by then; there is nothing to do but to go on
+                self._stopped.wait(RETRY)  # the acquire has logged it; a candidate retries until it is stopped
 
     def _lead(self, term: Term, callback: Callable[[Term], T]) -> T | None:
         try:
             with term.lease:
                 self._term = term
                 if self._stopped.is_set() or self._core.draining is not None:
-                    term.end("nobody wants it any more")
+                    term.end("the candidate was stopped")
                     return None
-                # A leader that nobody could stop in time must not lead: if there is no thread for that, this fails.
+                # A leader without a watch could not be stopped in time. If no thread can be started, this raises.
                 start_thread("leasehold-term", self._core.drive, watch(self._core, term))
                 try:
                     result = callback(term)
@@ -94,19 +103,20 @@ class Election(BaseElection):
             self._term = None
 
     def stop(self) -> None:
-        """Stand no longer: end the term if there is one, and have ``run`` return; if it has yet to begin, then."""
+        """End the candidacy, and the term if there is one: ``run`` returns. If ``run`` has not begun, it returns when
+        it is called."""
         self._here()
         self._stopped.set()
         self.resign()
 
     def leader(self) -> LeaseInfo | None:
-        """Who leads now: ``owner``, ``token``, and the ``data`` that it stood with."""
+        """The current leader (``owner``, ``token``, ``data``), or None."""
         return self._locks.inspect(self.name)
 
     def observe(self, cancel: threading.Event | None = None) -> Iterator[LeaseInfo | None]:
-        """Each leader in turn, the present one first; None while there is nobody. Asks the store once a second.
+        """Yield the current leader, then each new one; None while nobody leads. Reads the store once a second.
 
-        Ends when ``cancel`` is set and when the ``Locks`` is closed."""
+        Ends when ``cancel`` is set, and when the ``Locks`` is closed."""
         seen: Any = ""
         watched = None if cancel is None else Cancel(cancel)
         while True:

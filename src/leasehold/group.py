@@ -1,7 +1,7 @@
-"""Members with heartbeats: what groups of threads and of tasks share.
+"""Members with heartbeats: the part that groups of threads and of tasks share.
 
-A membership is a lease: one permit of a name that has room for many. Its renewal is the heartbeat, its ttl the time
-after which a member that is silent has failed. So a group needs nothing of a store that a semaphore does not.
+A membership is a lease: one permit of a name with a very high limit. Its renewal is the heartbeat, and its ttl is the
+time after which a silent member has failed. So a group works on every store that has semaphores.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ LONGEST_LOOK = 1.0
 
 
 class Member(NamedTuple):
-    """One membership. ``id`` is its token: of two members the later one has the greater."""
+    """One membership. ``id`` is its token: a later member has a greater id."""
 
     id: int
     owner: str
     data: Any
     joined: datetime
     expires: datetime
-    """When it will have failed, unless it beats before."""
+    """When the member fails, unless it sends a heartbeat before."""
 
 
 Callback: TypeAlias = Callable[[Member], object]
@@ -45,12 +45,12 @@ Callbacks: TypeAlias = dict[str, list[Callback]]
 
 
 class Roster(Sequence[Member]):
-    """The members at one moment, in the order in which they joined."""
+    """The members at one moment, in the order of joining."""
 
     def __init__(self, members: Iterable[Member]) -> None:
         self._members = sorted(members)
         self._by_owner: dict[str, list[Member]] = {}
-        for member in self._members:  # one owner may have joined more than once
+        for member in self._members:  # an owner may have joined more than once
             self._by_owner.setdefault(member.owner, []).append(member)
         self._lots = [
             (f"{owner}#{number}".encode(), owner) for owner, own in self._by_owner.items() for number in range(len(own))
@@ -69,11 +69,11 @@ class Roster(Sequence[Member]):
         return f"<Roster {[member.owner for member in self]}>"
 
     def owner_of(self, key: str | bytes | bytearray | memoryview) -> Member | None:
-        """The member to whom the key belongs; None when there is nobody.
+        """The member that owns the key; None if there are no members.
 
-        Each owner draws a number for the key from its name, one for each of its memberships, and the highest wins: so
-        everybody who sees the same members says the same, and when one comes or goes, only the keys move that it wins
-        or had won. Memberships of one owner draw once more among themselves, by their ids."""
+        Rendezvous hashing: each membership hashes the key with its owner's name, and the highest hash wins. Everybody
+        who sees the same members gets the same answer, and when a member joins or leaves, only its own keys move. Among
+        several memberships of the winning owner a second hash, with their ids, decides."""
         from hashlib import blake2b
 
         if isinstance(key, str):
@@ -94,7 +94,7 @@ class Roster(Sequence[Member]):
 def make_spec(
     core: Core, name: str, heartbeat: float | None, misses: int, kind: str, look: float | None
 ) -> tuple[Spec, float]:
-    """The lease of a membership, and how often to look who is there."""
+    """The options of a membership's lease, and how often to read the members. Raises ValueError or TypeError."""
     if "semaphore" in core.store.lacks:
         raise ValueError(f"group: {core.store.scheme} cannot count members: {core.store.lacks['semaphore']}")
     if heartbeat is None:
@@ -103,7 +103,7 @@ def make_spec(
     if isinstance(misses, bool) or not isinstance(misses, int):
         raise TypeError("misses must be an int")
     if misses < 2:
-        raise ValueError(f"misses must be 2 or more, not {misses}: a heartbeat may be late without anybody's fault")
+        raise ValueError(f"misses must be 2 or more, not {misses}: one late heartbeat is no failure")
     look = min(LONGEST_LOOK, beat / 3) if look is None else policy.seconds(look, "look")
     if look > beat:
         raise ValueError(f"look of {look:g} s must not be longer than the heartbeat of {beat:g} s")
@@ -122,8 +122,7 @@ def members(core: Core, name: str) -> Effects[Roster]:
 
 
 def leases_of(core: Core, owner: str) -> Effects[list[LeaseInfo]]:
-    """What an owner holds, or held until it failed and nobody has taken since, where the store keeps that; memberships
-    left out."""
+    """The leases of an owner, also expired ones that nobody has taken over, where the store still lists them."""
     core.check_open()
     found: list[LeaseInfo] = []
     after: str | None = ""
@@ -134,7 +133,7 @@ def leases_of(core: Core, owner: str) -> Effects[list[LeaseInfo]]:
 
 
 class Watch:
-    """Finds out who has joined, left and failed: each once, in order."""
+    """Finds out which members have joined, left and failed, and reports each change once, in order."""
 
     def __init__(self, core: Core, name: str, look: float, callbacks: Callbacks) -> None:
         self.roster: Roster | None = None
@@ -144,7 +143,7 @@ class Watch:
         self._name = name
         self._look = look
         self._known: dict[int, tuple[Member, float]] = {}
-        self._greeted = 0  # how many of the callbacks for those who join have been told who is there
+        self._greeted = 0  # how many of the on_joined callbacks have been notified of the members that were there
         self._looked: float | None = None
         self._key = f"watch {id(self)}"
         self._bell: Bell | None = None
@@ -152,23 +151,25 @@ class Watch:
         self._not_ready = False
 
     def over(self) -> bool:
+        """Whether the watch has to stop."""
         core = self._core
         return core.closed is not None or core.draining is not None or core.dropped
 
     def gone(self) -> bool:
-        """Whether nobody looks any more: it has ended, or was the parent's of this process, or its loop's."""
+        """Whether the watch no longer runs: it has ended, or belongs to the parent process of this fork."""
         return self._ended or self._born != self._core.generation
 
     def seen(self, longest: float) -> Roster | None:
-        """Who was there at the last look, if that was less than so many seconds ago."""
-        looked = self._looked  # before the roster, which is set before it
+        """The members at the last read, if that was less than ``longest`` seconds ago."""
+        looked = self._looked  # read before the roster, since it is written after the roster
         return self.roster if looked is not None and self._core.now() < looked + longest else None
 
     def changes(self) -> Effects[list[tuple[Callback, Member]]]:
-        """Look once, at once the first time. Returns whom to tell what has changed since, in order."""
+        """Sleep (not the first time), then read the members once. Returns the callbacks to call, each with its member,
+        in order."""
         core, first = self._core, self._bell is None
         bell = self._bell = self._bell or core.new_bell()
-        # So that closing and draining ring it, and wait for a call that is under way. They don't for the callbacks.
+        # close and drain wake all that is in ``asking``, and wait for their calls. They do not wait for callbacks.
         core.asking[self._key] = bell
         try:
             if not first and not self.over():
@@ -179,11 +180,11 @@ class Watch:
             holdings = yield Run(core.store.inspect(self._name), policy.CALL_LIMIT)
             calls = [] if self.over() else self._calls(holdings, asked, core.now())
         except StoreUnavailable:
-            return []  # nothing is known, so nothing is said
-        except Exception as error:  # StoreNotReady: told once, and looked again, since it can be mended
+            return []  # unknown: report no change
+        except Exception as error:  # StoreNotReady: logged once and retried, since it can be fixed
             self.roster = None
             if not self._not_ready:
-                text = "group %r cannot be looked at, and is tried again: %s"
+                text = "cannot read group %r; retrying: %s"
                 log(ERROR, text, self._name, error, exc=error, event="not_ready", name=self._name)
             self._not_ready = True
             return []
@@ -193,12 +194,13 @@ class Watch:
         return calls
 
     def end(self) -> None:
+        """The watch runs no longer."""
         self.roster = None
         self._ended = True
 
     def _calls(self, holdings: Iterable[Holding], asked: float, answered: float) -> list[tuple[Callback, Member]]:
-        """Who is listening now is told what has changed; but first, who has come to listen since the last look for
-        those who join is told of those who are there already."""
+        """The callbacks to call. First each new on_joined callback with the members that were there already, then all
+        callbacks with the changes."""
         listening = {happened: list(callbacks) for happened, callbacks in self.callbacks.items()}
         there = sorted(who for who, _ in self._known.values())
         calls = [(callback, who) for callback in listening[JOINED][self._greeted :] for who in there]
@@ -215,22 +217,22 @@ class Watch:
         self._looked = asked
         for token in sorted(before.keys() - now.keys()):
             who, until = before[token]
-            # Whoever goes before its time has left; whoever is missing after it has failed to beat. (Or has left while
-            # nobody looked. Failed is then what does no harm: nothing of a member's is overlooked.)
+            # A member that is gone before it would have expired has left; one that is gone after that has failed. It
+            # may also have left after the last read. Then "failed" is the safe answer: its work gets checked.
             yield self._told(FAILED if answered >= until else LEFT, who, unseen)
         for token in sorted(now.keys() - before.keys()):
             yield self._told(JOINED, now[token][0], unseen)
 
     def _told(self, happened: str, who: Member, unseen: float) -> tuple[str, Member]:
         doubt = happened == FAILED and unseen > 2 * self._look
-        text = "group %r: %s has %s" + (f", or left: nothing was seen for {unseen:.3g} s" if doubt else "")
+        text = "group %r: %s has %s" + (f" (or left: the last read was {unseen:.3g} s ago)" if doubt else "")
         level = WARNING if happened == FAILED else INFO
         log(level, text, self._name, who.owner, happened, event=happened, name=self._name)
         return happened, who
 
 
 class BaseGroup:
-    """What is the same for threads and tasks."""
+    """The part of a group without I/O."""
 
     _core: Core
     _watch: Watch | None = None
@@ -248,15 +250,16 @@ class BaseGroup:
         return self._spec.name
 
     def on_joined(self, callback: Callback) -> None:
-        """Have ``callback(member)`` called for each member, those who are there already first."""
+        """Call ``callback(member)`` for each member: first for those that are there, then for each that joins. Raises
+        TypeError if it cannot be called, ShuttingDown if the ``Locks`` is drained or closed."""
         self._on(JOINED, callback)
 
     def on_left(self, callback: Callback) -> None:
-        """Have ``callback(member)`` called when one has left in good order."""
+        """Call ``callback(member)`` when a member has left. Raises as :meth:`on_joined`."""
         self._on(LEFT, callback)
 
     def on_failed(self, callback: Callback) -> None:
-        """Have ``callback(member)`` called when one has missed its heartbeats."""
+        """Call ``callback(member)`` when a member has missed its heartbeats. Raises as :meth:`on_joined`."""
         self._on(FAILED, callback)
 
     def _on(self, happening: str, callback: Callback) -> None:
@@ -270,8 +273,8 @@ class BaseGroup:
             raise
 
     def _watching(self) -> Roster | None:
-        """Who is there, as the callbacks saw it last; None when that is not to be trusted (any more). They are looked
-        for by a thread or task, which a forked child does not inherit and a loop takes with it: then another begins."""
+        """The members as the callbacks saw them last; None if that is too old, or there are no callbacks. Starts the
+        watch if there is none: a forked child does not inherit it, and it ends with its event loop."""
         if not any(self._callbacks.values()):
             return None
         core = self._core
@@ -283,19 +286,19 @@ class BaseGroup:
         if begins and watch is not None:
             try:
                 self._start(watch)
-            except BaseException:  # no thread to be had, or no loop here
-                watch.end()  # so that the next one who asks tries again
+            except BaseException:  # no thread can be started, or no loop runs here
+                watch.end()  # so that the next call tries again
                 raise
-        # By then others have seen who has failed since, and have divided the keys anew: above all if that is us.
+        # After a ttl, or if our own membership failed, the other members may have divided the keys anew.
         return None if watch is None or self._failed() else watch.seen(self._spec.timing.ttl)
 
     def _failed(self) -> bool:
-        """Whether the membership that was taken here is lost, and there is no other."""
+        """Whether a membership that was acquired here is lost, and no other one is valid."""
         mine = [each for each in self._mine if each._born == self._core.generation]
         return any(each.lost_reason is not None for each in mine) and not any(each.valid for each in mine)
 
     def _start(self, watch: Watch) -> None:
-        """Look and tell until the watch is over, without holding up anybody."""
+        """Run the watch in the background, and call its callbacks, until it is over."""
         raise NotImplementedError
 
     def _joining(self, data: Any) -> Spec:

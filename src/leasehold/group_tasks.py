@@ -14,35 +14,38 @@ from .typed import Any
 
 
 class Group(BaseGroup):
-    """Members with heartbeats."""
+    """Members with heartbeats. A member that stops sending them has failed."""
 
     _core: TaskCore
 
     async def join(self, data: Any = None) -> Lease:
-        """Become a member, with data for the others to see. The lease that is returned is the membership: it is lost
-        when the heartbeats fail, and leaving is releasing it (or its block's end, :meth:`leave`, ``drain``)."""
+        """Become a member. ``data`` (JSON) is visible to the others.
+
+        Returns the membership as a lease: it is lost if the heartbeats fail. Leave with its ``release()``, the end of
+        its block, :meth:`leave` or ``drain``. Raises ShuttingDown, StoreError."""
         lease = await self._core.acquire(Lease, self._joining(data), None)
         self._joined(lease)
         return lease
 
     async def leave(self) -> None:
-        """End every membership that was taken through this object. Again is harmless."""
+        """End every membership that was acquired through this object. Idempotent. Raises StoreError."""
         await release_all(self._leaving())
 
     async def members(self) -> Roster:
-        """Who is a member now, in the order of joining."""
+        """The members now, in the order of joining. Raises StoreError."""
         self._core.bind()
         return await self._core.drive(members(self._core, self.name))
 
     async def owner_of(self, key: str | bytes | bytearray | memoryview) -> Member | None:
-        """The member to whom the key belongs, as the store says; with callbacks, as they saw it last, unless that is
-        too long ago."""
+        """The member that owns the key, or None: by the members in the store, or if the group has callbacks, by the
+        members that they saw last, unless that was too long ago. See :meth:`Roster.owner_of`."""
         self._core.bind()
         roster = self._watching()
         return (await self.members() if roster is None else roster).owner_of(key)
 
     async def leases_of(self, member: Member) -> list[LeaseInfo]:
-        """What the member's owner holds, or held until it failed and nobody has taken since."""
+        """The leases of the member's owner, without memberships of this group. Includes leases that expired when it
+        failed and that nobody has taken over, where the store still lists them."""
         self._core.bind()
         found = await self._core.drive(leases_of(self._core, member.owner))
         return [each for each in found if each.name != self.name]
@@ -59,8 +62,8 @@ async def _tell(core: TaskCore, watch: Watch) -> None:
                 try:
                     result = callback(who)
                     if inspect.isawaitable(result):
-                        await result  # one after the other: so they stay in order
+                        await result  # one after the other, so that they stay in order
                 except Exception as error:
-                    log(ERROR, "a callback of a group failed: %r", callback, exc=error)
+                    log(ERROR, "the group callback %r raised an error", callback, exc=error)
     finally:
         watch.end()

@@ -1,4 +1,4 @@
-"""What ``transfer`` gives and ``accept`` takes: everything that another process needs to take a lease over."""
+"""The text that ``transfer`` returns and ``accept`` takes: all that another process needs to take a lease over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ PREFIX = "leasehold-"
 
 
 def promise(lease: BaseLease) -> str:
-    """The text. The lease's own trust has ended before there is one; the end of its block leaves it to the other."""
+    """The text of ``transfer``. Before the text exists, the lease stops being trusted. The end of its block will not
+    release it."""
     import base64
     import json
 
@@ -32,33 +33,37 @@ def promise(lease: BaseLease) -> str:
 
 
 def check(lease: BaseLease) -> None:
+    """Raise ValueError if the store cannot hand leases over, LeaseLost if the lease can no longer be trusted."""
     lease._core.need("heir")
     lease.check()
 
 
 def heir_spec(core: Core, text: str, options: dict[str, Any]) -> Spec:
-    """What to ask for with such a text. ``options`` are those of ``lock``."""
+    """The options of the acquire that takes the lease over. ``options`` are those of ``lock``. Raises ValueError or
+    TypeError."""
     import base64
     import json
 
     core.need("heir")
     if not isinstance(text, str):
-        raise TypeError(f"what transfer() gave is a str, not {type(text).__name__}")
+        raise TypeError(f"accept() takes the str that transfer() returned, not {type(text).__name__}")
     try:
         packed = text.removeprefix(PREFIX)
         format, namespace, name, attempt, token, shape, limit, weight, kind, ttl, data = json.loads(
             base64.urlsafe_b64decode(packed + "=" * (-len(packed) % 4))
         )
     except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError("this is not what transfer() gave, or not all of it") from error
+        raise ValueError("the text given to accept() is not what transfer() returned, or not all of it") from error
     if format != FORMAT:
-        raise ValueError(f"this was made by another version of leasehold (format {format}, not {FORMAT})")
+        raise ValueError(
+            f"the text given to accept() has format {format}, not {FORMAT}: use the same version of leasehold for both"
+        )
     if namespace != core.namespace:
-        raise ValueError(f"the lease is of namespace {namespace!r}, and this Locks is of {core.namespace!r}")
+        raise ValueError(f"the lease is in namespace {namespace!r}, but this Locks is in {core.namespace!r}")
     try:
         _check(name, attempt, token, shape, limit, weight, kind, ttl, data)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"this is not what transfer() gave: {error}") from error
+        raise ValueError(f"the text given to accept() is not what transfer() returned: {error}") from error
     given = {"kind": kind, "ttl": ttl, "data": data, **options}
     spec = core.lock_spec("accept", name, given)
     return spec._replace(shape=shape, limit=limit, weight=weight, heir=(attempt, token))
@@ -75,7 +80,7 @@ def _check(
     ttl: object,
     data: object,
 ) -> None:
-    """Anybody may have written it, and the store compares and counts with it."""
+    """Check every field: anybody may have written the text, and the store compares and counts with its values."""
     checks.name(name)
     if not isinstance(attempt, str) or not re.fullmatch("[0-9a-f]{32}", attempt):
         raise ValueError("attempt is not 32 hexadecimal digits")

@@ -1,7 +1,8 @@
-"""Leases that stand on others: an entry into a re-entrant lock on the one that is held, ``all_of`` on one per name.
+"""Leases made of other leases: an entry into a re-entrant lock has one part, the lease that is held; ``all_of`` has one
+part for each name.
 
-They are computed from their parts and have nothing of their own in the store. What is done with the parts one after the
-other is written here once, as generators; the shells carry it out.
+Their state is computed from their parts; they have no record of their own in the store. Operations on all parts are
+written here once, as generators, which the shells for threads and tasks carry out.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Gather: TypeAlias = Generator["tuple[Spec | list[Spec], float | None] | BaseLeas
 
 
 class Joint(BaseLease):
-    """A lease that can be trusted while all of its parts can. The shells' own ``Lease`` is mixed in below it."""
+    """A lease that can be trusted while all its parts can. The subclasses of the shells also derive from ``Lease``."""
 
     _parts: Sequence[BaseLease]
     _over: str | None
@@ -35,7 +36,7 @@ class Joint(BaseLease):
         self._born = core.generation
         self._callbacks = [spec.on_lost] if callable(spec.on_lost) else []
         self._lost = None
-        self._given = True  # nothing of its own is to be given back
+        self._given = True  # it has no record of its own to release
         self._promised = False
         self._parts = parts
         self._over = None
@@ -77,18 +78,18 @@ class Joint(BaseLease):
         return min(self._parts, key=lambda part: part._deadline)._why_expired(now)
 
     def _part_lost(self, part: BaseLease) -> None:
-        """One is lost, so all are: they are renewed no longer, and given back when this one is released."""
+        """One part is lost, so all are: the others are no longer renewed, and are released with this lease."""
         with self._core.mutex:
             if self._told or self._over is not None:
                 return
             self._told = True
         for other in self._parts:
             if other is not part:
-                self._core.lose(other, f"{part.name!r}, which was held with it, was lost: {part.lost_reason}")
+                self._core.lose(other, f"{part.name!r}, held together with it, was lost: {part.lost_reason}")
         self._announce()
 
     def _leave_parts(self) -> bool | None:
-        """End this one because it is released: whether it was trusted until now, or None when it has ended before."""
+        """End this lease because it is released. Returns whether it was trusted until now; None if it ended before."""
         reason = self.lost_reason
         with self._core.mutex:
             if self._over is not None:
@@ -100,17 +101,17 @@ class Joint(BaseLease):
             untold = reason not in (None, OFFERED) and not self._told
             self._told = self._told or untold
         if untold:
-            self._announce()  # a part was lost, and that has not got here yet
+            self._announce()  # a part was lost, and its callback has not run yet
         return reason is None
 
     def _drop_parts(self) -> None:
-        """Its release was interrupted: nobody releases the rest any more, so the keeper has to."""
+        """The release was interrupted: have the keeper release the other parts."""
         for part in self._parts:
             part._drop()
 
     def _gave_back(self, held: bool, given: bool) -> bool:
-        """Whether its release is one of what was ours: ``given`` is what that of its parts came to. If it was trusted
-        until then, and the store said that a part had been another's already, it was lost."""
+        """The result of ``release()``. ``held``: the lease was trusted until now; ``given``: all parts were released.
+        If it was trusted, but the store reports that a part belonged to another holder already, it was lost."""
         if held and any(part._end == TAKEN for part in self._parts):
             with self._core.mutex:
                 self._over = TAKEN
@@ -122,10 +123,10 @@ class Joint(BaseLease):
 
 
 def gather(core: Core, specs: Iterable[Spec], timeout: float | None) -> Gather:
-    """Take all in one step, where the store can and they are free; else one lease after the other, each with the time
-    that is left. Yields what to acquire, or a lease to discard.
+    """Acquire all in one step, if the store can do that and all are free; otherwise one after the other, each with the
+    time that is left. Yields what to acquire, or a lease to discard.
 
-    All or none: whatever ends this but success, those that were had are given back.
+    All or none: unless it succeeds, the leases that were acquired are released.
     """
     timeout = None if timeout is None else policy.patience(timeout)
     ends = None if timeout is None else core.now() + timeout
@@ -145,25 +146,27 @@ def gather(core: Core, specs: Iterable[Spec], timeout: float | None) -> Gather:
             for spec in specs:
                 lease: BaseLease = yield spec, left()
                 had.append(lease)
-            lost = next((lease for lease in had if not lease.valid), None)  # while the others were waited for
+            lost = next((lease for lease in had if not lease.valid), None)  # lost while waiting for another name
             if lost is None:
                 taken, had = had, []
                 return taken
             if ends is not None and core.now() >= ends:
-                raise AcquireTimeout(f"{lost.name!r} was lost while the others were waited for: {lost.lost_reason}")
+                raise AcquireTimeout(
+                    f"timed out: {lost.name!r} was lost while waiting for the others: {lost.lost_reason}"
+                )
             while had:
                 yield had.pop()
         except Exception:
             while had:
                 yield had.pop()
             raise
-        finally:  # cancelled or interrupted: there is no time for more than to have it done
+        finally:  # cancelled or interrupted: leave the release to the keeper
             for lease in had:
                 core.settle(engine.disown(core, lease))
 
 
 class BaseAll(Joint):
-    """A lease of several names. Lost when one of them is."""
+    """A lease of several names. It is lost when the lease of one name is lost."""
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -173,7 +176,7 @@ class BaseAll(Joint):
     @property
     def token(self) -> int:
         if len(self._parts) > 1:
-            raise AttributeError("a lease of several names has a token for each: tokens[name]")
+            raise AttributeError("a lease of several names has one token for each name: use lease.tokens[name]")
         return self._parts[0].token
 
     def __repr__(self) -> str:
@@ -181,7 +184,7 @@ class BaseAll(Joint):
 
 
 def give_all(parts: Sequence[BaseLease]) -> Generator[Any, bool, bool]:
-    """Yields each lease to be released; an error of one does not stop the others."""
+    """Yields each lease to release. One lease's error does not stop the others; it is raised at the end."""
     given = True
     failed: StoreError | None = None
     left = list(parts)
@@ -192,7 +195,7 @@ def give_all(parts: Sequence[BaseLease]) -> Generator[Any, bool, bool]:
             except StoreError as error:
                 failed = error
             left.pop()
-    finally:  # cancelled or interrupted: nobody releases the rest any more, so the keeper has to
+    finally:  # cancelled or interrupted: leave the rest to the keeper
         for part in left:
             part._drop()
     if failed is not None:
@@ -204,13 +207,13 @@ def give_all(parts: Sequence[BaseLease]) -> Generator[Any, bool, bool]:
 
 
 ENTERING = 0
-"""Stands among the entries for one that is about to be made, so that nobody takes another for the last meanwhile."""
+"""A placeholder among the entries for one that is being made, so that no other entry counts as the last meanwhile."""
 
 
 class Hold:
-    """One holding of a re-entrant lock: the lease, and the entries that were not released, by their ``id``.
+    """One holding of a re-entrant lock: the lease, and the open entries by their ``id``.
 
-    The gate is re-entrant because destructors leave too, in the middle of anything."""
+    The gate is re-entrant: a destructor may call ``leave`` while the same thread is in the gate."""
 
     __slots__ = ("__weakref__", "entries", "gate", "holds", "key", "over", "root")
 
@@ -224,17 +227,17 @@ class Hold:
         holds[key] = self
 
     def enter(self) -> bool:
-        """Begin another entry. False when the last one has just been released."""
+        """Begin another entry. False if the last entry has just been released."""
         with self.gate:
-            self.entries.add(ENTERING)  # before the look: a destructor may come in between
+            self.entries.add(ENTERING)  # before the check of ``over``: a destructor may run in between
             if self.over:
                 self.entries.discard(ENTERING)
             return not self.over
 
     def leave(self, entry: int) -> bool:
-        """The entry is no more. True when it was the last."""
+        """Remove an entry. True if it was the last."""
         if self.root._born != self.root._core.generation:
-            return False  # a forked child's: nothing is its own, and the gate may be shut for ever
+            return False  # in a forked child: it owns nothing, and the gate may stay locked for ever
         with self.gate:
             self.entries.discard(entry)
             if self.entries or self.over:
@@ -249,9 +252,9 @@ Holds: TypeAlias = MutableMapping[Any, Hold]
 
 
 def enter_again(holds: Holds, key: Any) -> Hold | None:
-    """The holding that this thread or task is in already; raises LeaseLost when it can no longer be trusted.
+    """The holding that this thread or task has already, or None. Raises LeaseLost if it can no longer be trusted.
 
-    Whatever comes in the way of the entry, the caller says so: ``not_entered``."""
+    If the entry is then not made, the caller must call ``not_entered``."""
     hold = holds.get(key)
     if hold is None or not hold.enter():
         return None
@@ -260,14 +263,14 @@ def enter_again(holds: Holds, key: Any) -> Hold | None:
 
 
 def not_entered(holds: Holds, key: Any) -> None:
-    """An entry of this thread or task was not made after all."""
+    """The entry of this thread or task was not made: remove its placeholder."""
     hold = holds.get(key)
-    if hold is not None and hold.leave(ENTERING):  # the others have gone meanwhile, or there were none
+    if hold is not None and hold.leave(ENTERING):  # there is no other entry
         hold.root._drop()
 
 
 class BaseEntry(Joint):
-    """One entry into a re-entrant lock: a handle of its own on the lease that is held."""
+    """One entry into a re-entrant lock: a handle on the lease that is held."""
 
     _hold: Hold
 
@@ -282,7 +285,7 @@ class BaseEntry(Joint):
             self._hold.root._drop()
 
     def __del__(self) -> None:
-        # As that of any lease: nobody can release this entry any more. One that was released has left before.
+        # As for any lease: a collected entry cannot be released any more. ``leave`` does nothing if it was released.
         hold = getattr(self, "_hold", None)
         if hold is not None and hold.leave(id(self)):
             hold.root._drop()

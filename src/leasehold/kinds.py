@@ -1,4 +1,4 @@
-"""Kinds of lock beside the plain one, for threads. :mod:`leasehold.aio_kinds` is the twin."""
+"""Other kinds of lock for threads: ``rwlock``, ``all_of``, ``rlock``. :mod:`leasehold.aio_kinds` is the twin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .typed import TYPE_CHECKING, Any
 
 
 class RWLock:
-    """Many readers or one writer. Each reader is a lease of its own; whoever comes after a waiting writer waits too."""
+    """Many readers or one writer. Each reader has a lease of its own. A reader that comes after a waiting writer waits
+    too, so writers do not starve."""
 
     def __init__(self, locks: Locks, name: str, options: dict[str, Any]) -> None:
         self._locks = locks
@@ -22,11 +23,11 @@ class RWLock:
         self.name = locks._core.rw_spec(name, False, options).name
 
     def read(self, **options: Any) -> Lock:
-        """For a reader. Options are those of :meth:`Locks.lock`, over those given to ``rwlock``."""
+        """The lock of a reader. Options are those of :meth:`Locks.lock`, and override those given to ``rwlock``."""
         return Lock(self._locks, self._locks._core.rw_spec(self.name, False, {**self._options, **options}))
 
     def write(self, **options: Any) -> Lock:
-        """For a writer. ``lease.downgrade()`` makes a reader of it."""
+        """The lock of a writer. Options as for :meth:`read`. ``lease.downgrade()`` turns a writer into a reader."""
         return Lock(self._locks, self._locks._core.rw_spec(self.name, True, {**self._options, **options}))
 
     def __repr__(self) -> str:
@@ -46,17 +47,17 @@ class JointLease(joint.Joint, Lease):
             part.renew(ttl)
 
     def transfer(self) -> str:
-        raise ValueError("only a plain lease can be handed over, not one of several names or of a re-entrant lock")
+        raise ValueError("transfer() does not support leases of all_of and rlock")
 
 
 class AllOf(Lock):
-    """Several names, all or none."""
+    """Several names, acquired all or none."""
 
     def __init__(self, locks: Locks, specs: list[Spec]) -> None:
         super().__init__(locks, specs[0]._replace(name=", ".join(spec.name for spec in specs), shape="all_of"))
         self._specs = [spec._replace(on_lost=None) for spec in specs]
 
-    if TYPE_CHECKING:  # what they give is more than a lock's: it has ``tokens``
+    if TYPE_CHECKING:  # these return an AllLease, which has ``tokens``
 
         def acquire(self, timeout: float | None = None, *, cancel: threading.Event | None = None) -> AllLease: ...
 
@@ -65,7 +66,7 @@ class AllOf(Lock):
         def __enter__(self) -> AllLease: ...
 
     def locked(self) -> bool:
-        """Whether anybody holds any of the names now."""
+        """Whether any of the names is held now."""
         return any(self._locks.inspect(spec.name) is not None for spec in self._specs)
 
     def _take(self, timeout: float | None, cancel: threading.Event | None) -> AllLease:
@@ -86,7 +87,7 @@ class AllOf(Lock):
 
 
 def release_all(leases: Sequence[Lease]) -> bool:
-    """Release each, whatever becomes of the others."""
+    """Release each lease. One lease's failure does not stop the others; it is raised at the end."""
     steps = joint.give_all(leases)
     try:
         return run_steps(steps, lambda lease: lease.release())
@@ -107,7 +108,8 @@ class AllLease(joint.BaseAll, JointLease):
 
 
 class RLock(Lock):
-    """A lock that its holder, this thread and no other, can enter again. One token; freed by the last release."""
+    """A re-entrant lock: the thread that holds it can acquire it again. All entries share one token; the last release
+    frees the name."""
 
     def _take(self, timeout: float | None, cancel: threading.Event | None) -> Entry:
         key = (self._core.generation, self.name, threading.current_thread())

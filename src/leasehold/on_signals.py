@@ -1,9 +1,9 @@
-"""``drain_on_signals``: SIGTERM and SIGINT drain every ``Locks`` that has asked for it, once for the whole process.
+"""``drain_on_signals``: SIGTERM and SIGINT drain every ``Locks`` that was registered, once for the whole process.
 
-A handler runs in the main thread between two instructions, whatever mutexes that thread holds. So it only notes the
-signal, rings a thread that was started beforehand, and calls the handler that was there before. How the process ends is
-that one's business: uvicorn and gunicorn begin their own shutdown, beside ours. If it raises, as one does that calls
-``sys.exit``, that has to wait until the drain is over. If there was none, SystemExit(0) ends the main thread then.
+A signal handler runs in the main thread between two instructions, whatever mutexes that thread holds. So the handler
+only notes the signal, wakes a thread that was started before, and calls the previous handler. The previous handler
+decides how the process ends: uvicorn and gunicorn begin their own shutdown beside the drain. If it raises, as
+``sys.exit`` does, the error is raised again when the drain is over. If there was none, SystemExit(0) is raised then.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 HURRY, GIVE_UP = 2, 3
-"""The second signal ends the grace; the third does what it would have done without us."""
+"""The second signal ends the grace period; the third does what it would do without ``drain_on_signals``."""
 TOGETHER = 1.0
-"""What comes so soon after a signal is the same request to stop: systemd sends it to every process of a service, and a
-parent among them (``leasehold run``, uvicorn with workers) passes it on."""
+"""Signals within this time are one request to stop: systemd signals every process of a service, and a parent process
+(``leasehold run``, uvicorn with workers) passes the signal on."""
 
 AGAIN = 0.2
-"""How often a drained process signals itself until its main thread has noticed: a signal that comes between Python's
-last check for signals and the system call that sleeps does not interrupt that call."""
+"""How often a drained process signals itself until its main thread has noticed: a signal between Python's last check
+for signals and a blocking system call does not interrupt that call."""
 
 
 class Drain:
-    """One ``Locks`` that takes part."""
+    """One registered ``Locks``."""
 
     loop: AbstractEventLoop | None = None
 
@@ -54,11 +54,11 @@ class Drain:
         self.done = threading.Event()
 
     def begin(self) -> None:
-        """Start to drain, not in this thread; set ``done`` in the end, however it ends."""
+        """Start the drain in the background. It sets ``done`` at its end, also after an error."""
         raise NotImplementedError
 
     def is_stuck(self) -> bool:
-        """Its event loop has ended, and the drain with it."""
+        """Whether its event loop has ended, so that the drain cannot finish."""
         return self.loop is not None and not self.loop.is_running()
 
 
@@ -101,17 +101,17 @@ class _Shutdown:
     def __init__(self) -> None:
         self.before: dict[int, Any] = {}
         self.taking_part: list[Drain] = []
-        self.mutex = threading.Lock()  # whoever takes part before a drain is over is drained; not for the handler
+        self.mutex = threading.Lock()  # for taking_part and the end of the drain; the handler must not take it
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """At first, and in a process that has outlived its drain."""
+        """Reset the state: at the start, in a forked child, and in a process that continues after a drain."""
         self.process = os.getpid()
-        self.early: int | None = None  # a signal that came to a child before it had begun anew
-        self.come: list[signal.Signals] = []  # without those that came together with the one before
-        self.came = 0.0  # when the last of them did
+        self.early: int | None = None  # a signal to a forked child before its state was reset
+        self.come: list[signal.Signals] = []  # the signals that count: see TOGETHER
+        self.came = 0.0  # when the last of them came
         self.called = self.ended = False
-        self.called_at = float("-inf")  # when we last sent ourselves a signal
+        self.called_at = float("-inf")  # when this process last signalled itself
         self.ending: BaseException | None = None
         self.over = threading.Event()
         self.bell = ThreadBell()
@@ -120,8 +120,8 @@ class _Shutdown:
             each.begun, each.done = False, threading.Event()
 
     def after_fork(self) -> None:
-        """The parent's event loops do not run in the child, so what is to be drained in one would never be. If nothing
-        is left that takes part, signals do in the child what they would do without us."""
+        """In the child: drop what belongs to the parent's event loops, which do not run here. If nothing is left,
+        restore the previous signal handlers."""
         self.taking_part = [each for each in self.taking_part if each.loop is None]
         self.mutex = threading.Lock()
         early = self.early
@@ -133,14 +133,14 @@ class _Shutdown:
 
     def add(self, new: Drain) -> None:
         if threading.current_thread() is not threading.main_thread():
-            raise ValueError("drain_on_signals() must be called in the main thread: only that can handle signals")
+            raise ValueError("drain_on_signals() must be called in the main thread: only it can handle signals")
         with self.mutex:
             if self.over.is_set():
-                self._end()  # if that is still to come, here it is: or it would be forgotten with the rest
-                self.taking_part = []  # before: whoever closes a drained one must still see that it is done
+                self._end()  # raise the pending error, if any, before the reset forgets it
+                self.taking_part = []  # before the reset, so that the ``done`` of drained ones stays set
                 self.begin_anew()
             same = next((each for each in self.taking_part if each.core is new.core), None)
-            if same is not None:  # one that a signal may just have begun: it cannot be exchanged for another
+            if same is not None:  # a signal may just have started it, so it is updated and not replaced
                 same.grace, same.loop = new.grace, new.loop
             else:
                 left = [each for each in self.taking_part if not each.core.finished]
@@ -148,17 +148,17 @@ class _Shutdown:
         self._start()
         for number in SIGNALS:
             before = signal.getsignal(number)
-            if before not in (signal.SIG_IGN, self.note):  # what our caller ignores stays ignored, as under nohup
+            if before not in (signal.SIG_IGN, self.note):  # an ignored signal stays ignored, as under nohup
                 self.before[number] = before
                 signal.signal(number, self.note)
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """The signal handler."""
         if self.process != os.getpid():
             self.early = number
             return
         now = time.monotonic()
-        if self.called or now < self.called_at + TOGETHER:  # by ourselves: drained
+        if self.called or now < self.called_at + TOGETHER:  # sent by this process itself: the drain is over
             self.called = False
             self._end()
             return
@@ -172,31 +172,31 @@ class _Shutdown:
                 if not each.core.finished:
                     each.core.signalled = each
                     each.core.hurried = len(self.come) >= HURRY
-            self._start()  # in a forked child; else it runs already
+            self._start()  # needed in a forked child; otherwise the thread runs already
             self.bell.ring()
         before = self.before[number]
         try:
             if _is_default(before):
                 raise SystemExit(0)
             before(number, frame)
-        except BaseException as error:  # it wants to end the process: not before the work is done
+        except BaseException as error:  # it ends the process: raise the error again when the drain is over
             if not self.ended:
                 self.ending = self.ending or error
         if self.over.is_set():
             self._end()
 
     def _nobody_is_left(self) -> bool:
-        """All were closed before a signal came. ``close`` cannot take the handlers back: it may run in any thread."""
+        """Whether all were closed before a signal. (``close`` may run in any thread, so it cannot restore handlers.)"""
         return not self.come and all(each.core.finished for each in self.taking_part)
 
     def _do_without_us(self, number: int, frame: FrameType | None) -> None:
-        """What the signal would have done, now and from now on."""
+        """Restore the previous handlers, and do what the signal would have done without this one."""
         self._restore()
         before = self.before[number]
         if callable(before):
             before(number, frame)
         else:
-            signal.signal(number, signal.SIG_DFL)  # also when somebody's handler stands before ours, and calls it
+            signal.signal(number, signal.SIG_DFL)  # also if another handler was installed later, and called this one
             os.kill(os.getpid(), number)
 
     def _start(self) -> None:
@@ -204,7 +204,7 @@ class _Shutdown:
             self.thread = start_thread("leasehold-signals", self._drain)
 
     def _drain(self) -> None:
-        """The thread: wait for the first signal, drain all, and if the process is to end by us, end it."""
+        """The thread: wait for the first signal, drain all, and then raise the pending error in the main thread."""
         while not self.come:
             self.bell.wait(None)
         log(INFO, "%s: draining", self.come[0].name, event="signal")
@@ -212,22 +212,22 @@ class _Shutdown:
             for each in left:
                 if not each.begun:
                     self._begin(each)
-            left[0].done.wait(LOOK)  # no longer: another may have come
+            left[0].done.wait(LOOK)  # not longer: another may have been added
         main = threading.main_thread()
         if self.ending is None or not main.is_alive():
             return
         for each in self.taking_part:
             if each.loop is not None and each.loop.is_running():
                 try:
-                    each.loop.call_soon_threadsafe(self._end_loop)  # between two tasks, not in one
+                    each.loop.call_soon_threadsafe(self._end_loop)  # in a callback: no task gets the error
                 except RuntimeError:
-                    pass  # it has just been closed: main is ending
+                    pass  # the loop was just closed: the main thread is ending
                 return
         self.called = True
         while self.called and main.is_alive():
             self.called_at = time.monotonic()
             if hasattr(signal, "pthread_kill"):
-                signal.pthread_kill(main.ident or 0, self.come[0])  # ends whatever it sleeps in
+                signal.pthread_kill(main.ident or 0, self.come[0])  # interrupts a blocking system call
             else:
                 import _thread
 
@@ -246,13 +246,13 @@ class _Shutdown:
         if each.core.finished:
             each.done.set()
             return
-        each.core.signalled = each  # it may have come after the signal
+        each.core.signalled = each  # it may have been added after the signal
         if len(self.come) >= HURRY:
             each.core.hurried = True
         try:
             each.begin()
-        except Exception as error:  # no loop, or no new threads, because the interpreter exits: that gives back too
-            log(ERROR, "a drain could not begin", exc=error)
+        except Exception as error:  # no loop or no new threads, because the interpreter exits, which also releases
+            log(ERROR, "cannot start a drain: %s", error, exc=error)
             each.done.set()
 
     def _end(self) -> None:
@@ -262,22 +262,22 @@ class _Shutdown:
             raise ending
 
     def _end_loop(self) -> None:
-        """The same in a callback: nothing but these two that it raises ends a loop."""
+        """The same in a callback of the loop, which only SystemExit and KeyboardInterrupt can end."""
         try:
             self._end()
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
-            log(ERROR, "drained; the process ends because a signal handler has raised", exc=error)
-            raise SystemExit(1) from error  # the status with which the error itself would have ended it
+            log(ERROR, "drained; the process exits because a signal handler raised an error", exc=error)
+            raise SystemExit(1) from error  # the exit status of an uncaught error
 
     def _restore(self) -> None:
         for number, before in self.before.items():
             if signal.getsignal(number) == self.note:
-                signal.signal(number, signal.SIG_DFL if before is None else before)  # None: set by other than Python
+                signal.signal(number, signal.SIG_DFL if before is None else before)  # None: not installed by Python
 
     def wait(self) -> None:
-        """At the interpreter's exit: not before what a signal has begun is over."""
+        """At the interpreter's exit: wait for the drain that a signal has started."""
         while self.come and self.thread is not None and not self.over.wait(0.1):
             for each in self.taking_part:
                 if each.is_stuck():
@@ -289,7 +289,7 @@ add = _shutdown.add
 
 
 def _is_default(handler: Any) -> bool:
-    """Whether nobody has asked for anything: what Python itself and ``asyncio.run`` install counts as nobody's."""
+    """Whether the program has installed no handler. Handlers of Python itself and of ``asyncio.run`` do not count."""
     if handler in (None, signal.SIG_DFL, signal.default_int_handler):
         return True
     function = getattr(handler, "func", handler)  # asyncio.run has a functools.partial of a method

@@ -1,8 +1,8 @@
-"""Work that is done once: what ``once`` of threads and of tasks share.
+"""Work that is done once: the part that ``once`` of threads and of tasks share.
 
-The outcome of each version is in the *note* beside the lease's name, which the store writes only for whoever holds the
-name at that moment. So what is recorded was recorded by the holder, whatever became of others who had begun it before.
-The others queue for the name, and find the outcome when it is their turn.
+The outcomes of all versions are in the *note* beside the lease's name. The store writes a note only for the current
+holder of the name, so an earlier holder that was overtaken cannot record an outcome. The other callers wait for the
+name, and read the outcome when they acquire it.
 """
 
 from __future__ import annotations
@@ -27,80 +27,81 @@ LONGEST_NOTE = 60_000
 LONGEST_RESULT = 16_000
 LONGEST_ERROR = 2_000
 BARE_ROW = 16
-"""What the note needs for an old outcome, beside its version, when it is short of room."""
+"""The size of a shortened outcome in the note, without its version."""
 ROOM = 3_000
-"""What it must have left before another version is begun."""
+"""The free room that the note must have before another version is run."""
 
 
 class OnceFailed(LeaseholdError):
-    """The work has failed for good. ``outcome`` says how."""
+    """The work failed, and no retries are left. ``outcome`` has the recorded error."""
 
     def __init__(self, outcome: Outcome) -> None:
-        super().__init__(f"{outcome.name!r} version {outcome.version} has failed: {outcome.error}")
+        super().__init__(f"{outcome.name!r} version {outcome.version} failed: {outcome.error}")
         self.outcome = outcome
 
 
 class TooManyOutcomes(LeaseholdError):
-    """So many versions of one name are recorded that there is no room for another. Nothing was run."""
+    """There is no room to record another version of this name. The work was not run. Forget old versions first."""
 
 
 class Damaged(StoreNotReady):
-    """What is recorded is not what leasehold writes."""
+    """The note is not one that leasehold writes."""
 
 
 class Outcome(NamedTuple):
-    """What became of the work of one version. The same for everybody who asks, but for ``ran`` and ``result``."""
+    """The outcome of one version of the work. It is the same for every caller, except for ``ran`` and ``result``."""
 
     name: str
     version: str
     status: str
-    """``done``, ``failed``, or with ``wait=False`` ``running``: another is at it, and the rest is not known yet."""
+    """``done`` or ``failed``; with ``wait=False`` also ``running``: another process runs it, and the rest is None."""
     owner: str | None
-    """Who has run it, or is at it."""
+    """The owner that ran the work, or is running it."""
     token: int | None
     started: datetime | None
     finished: datetime | None
     duration: float | None
     error: str | None
     attempts: int
-    """How often it has been tried, not counting those who died in the middle."""
+    """How often the work was tried, not counting processes that died in the middle."""
     result: Any
-    """What it returned. Whoever has run it (``ran``) has just that; the others what was recorded of it as JSON: tuples
-    are lists, keys are text, and it is None if it is not JSON of up to 16 kB."""
+    """What the function returned. The caller that ran it (``ran``) gets that object. The others get it as recorded in
+    JSON: tuples are lists, keys are text; None if it is not JSON of at most 16 kB."""
     ran: bool
-    """Whether this very call has run it to this end."""
+    """Whether this very call ran the work."""
 
     @property
     def ok(self) -> bool:
         return self.status == DONE
 
     def check(self) -> Outcome:
-        """Raise OnceFailed if it has failed."""
+        """Raise OnceFailed if the work failed, else return this outcome."""
         if self.status == FAILED:
             raise OnceFailed(self)
         return self
 
     def as_dict(self) -> dict[str, Any]:
-        """The record with its times as ISO 8601 text: ready for JSON, if the result is."""
+        """The record as a dict, its times as ISO 8601 text: ready for JSON if the result is."""
         moments = {"started": self.started, "finished": self.finished}
         return {**self._asdict(), **{key: moment and moment.isoformat() for key, moment in moments.items()}}
 
 
 class Policy(NamedTuple):
-    """What a caller wants to be done about work that is done, fails, or is under way."""
+    """The options of a caller of ``once``."""
 
     version: str
     wait: bool
     retries: int
     retry_by: str
     ends: float | None = None
-    """When it has waited long enough, on the local clock; None: however long it takes."""
+    """When the caller stops waiting, on the local clock; None: never."""
 
     def is_final(self, outcome: Outcome | None) -> bool:
         return outcome is not None and (outcome.ok or outcome.attempts > self.retries)
 
 
 def make_policy(core: Core, version: str | int, wait: bool, retries: int, retry_by: str) -> Policy:
+    """Check the options of ``once``. Raises ValueError or TypeError."""
     if "note" in core.store.lacks:
         raise ValueError(f"once: {core.store.scheme} cannot record outcomes: {core.store.lacks['note']}")
     if isinstance(retries, bool) or not isinstance(retries, int):
@@ -125,7 +126,8 @@ class Ran(NamedTuple):
 
 
 class Call:
-    """Measures a call of the function: ``with Call() as call: call.result = function()``. Notes an Exception."""
+    """Measures a call of the function: ``with Call() as call: call.result = function()``. Keeps an Exception in
+    ``ran.error``."""
 
     def __init__(self) -> None:
         self.result: Any = None
@@ -140,7 +142,7 @@ class Call:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         self.ran = Ran(self._started, time.monotonic() - self._begun, self.result, None)
         if not isinstance(error, Exception) or isinstance(error, ShuttingDown):
-            return False  # nobody's failure: interrupted, cancelled, exiting, drained
+            return False  # interrupted, cancelled, exiting or drained: no failure of the work
         self.ran = self.ran._replace(error=error)
         return True
 
@@ -151,13 +153,13 @@ def ends_at(core: Core, timeout: float | None) -> float | None:
 
 
 def outcomes(core: Core, name: str, limit: float = policy.CALL_LIMIT) -> Effects[dict[str, Outcome]]:
-    """What is recorded, by version."""
+    """The recorded outcomes, by version."""
     core.check_open()
     return load(name, (yield Run(core.store.read_note(name), limit)))
 
 
 def known(core: Core, name: str, waits: bool, ends: float | None) -> Effects[dict[str, Outcome]]:
-    """As ``outcomes``. For one who waits it is tried again, as long as an acquire would be, while the store is away."""
+    """As ``outcomes``. If the caller waits, a store that is unavailable is retried for as long as by an acquire."""
     bell, pause, limit = core.new_bell(), RETRY, policy.CALL_LIMIT
     failing_since: float | None = None
     while True:
@@ -179,13 +181,13 @@ def known(core: Core, name: str, waits: bool, ends: float | None) -> Effects[dic
 
 
 def look(core: Core, name: str, wanted: Policy) -> Effects[Outcome | None]:
-    """What is recorded of the version. Raises TooManyOutcomes when nothing is, and nothing could be."""
+    """The recorded outcome of the version, or None. Raises TooManyOutcomes if there is none and no room for one."""
     recorded = yield from known(core, name, wanted.wait, wanted.ends)
     found = recorded.get(wanted.version)
     if found is None and sum(len(version) + BARE_ROW for version in recorded) > LONGEST_NOTE - ROOM:
         raise TooManyOutcomes(
-            f"{name!r} has outcomes of {len(recorded)} versions, and no room for another: forget old ones, with "
-            "once(name, version=…).forget()"
+            f"no room to record another version of {name!r}: {len(recorded)} versions are recorded; forget old ones "
+            "with once(name, version=…).forget()"
         )
     if wanted.is_final(found) and found is not None:
         log(
@@ -195,7 +197,7 @@ def look(core: Core, name: str, wanted: Policy) -> Effects[Outcome | None]:
 
 
 def record(core: Core, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Outcome | None]:
-    """Record what became of a call under the lease. None when the lease has ended before that."""
+    """Record the outcome of a call under the lease. None if the lease was lost before that."""
     from datetime import timedelta
 
     version, bell = wanted.version, core.new_bell()
@@ -203,7 +205,7 @@ def record(core: Core, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Ou
         try:
             recorded = yield from outcomes(core, lease.name)
             break
-        except StoreUnavailable:  # the work is done: that must not be forgotten for one answer that got lost
+        except StoreUnavailable:  # the work is done: retry while the lease is held, so that its outcome is not lost
             if not lease.valid:
                 raise
             yield Wait(bell, min(RETRY, lease.remaining))
@@ -211,7 +213,7 @@ def record(core: Core, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Ou
     error = None
     if ran.error is not None:
         error = f"{type(ran.error).__name__}: {ran.error}"[:LONGEST_ERROR].encode(errors="replace").decode()
-        log(ERROR, "%r version %s has failed, attempt %d", lease.name, version, attempts, exc=ran.error, event="failed")
+        log(ERROR, "%r version %s failed, attempt %d", lease.name, version, attempts, exc=ran.error, event="failed")
     finished = ran.started + timedelta(seconds=ran.duration)
     who = (lease.owner, lease.token, ran.started, finished, ran.duration)
     status = DONE if error is None else FAILED
@@ -221,13 +223,14 @@ def record(core: Core, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Ou
         log(WARNING, text, lease.name, version, LONGEST_RESULT, event="result_not_recorded")
     if (yield from write(core, lease, {**recorded, version: outcome})):
         return outcome
-    text = "%r version %s: the lease was lost before the outcome was recorded; it is done again"
+    text = "%r version %s: the lease was lost before the outcome was recorded; the work will run again"
     log(WARNING, text, lease.name, version, event="not_recorded")
     return None
 
 
 def forget(core: Core, lease: BaseLease, version: str | None) -> Effects[bool | None]:
-    """Forget one version's outcome, or all: whether there was one. None when the lease has ended before that."""
+    """Forget the outcome of one version, or (None) of all. Returns whether there was one; None if the lease was lost
+    before that."""
     try:
         recorded = yield from known(core, lease.name, True, None)
     except Damaged:
@@ -241,7 +244,7 @@ def forget(core: Core, lease: BaseLease, version: str | None) -> Effects[bool | 
 
 
 def running(core: Core, name: str, wanted: Policy) -> Effects[Outcome]:
-    """What is to be said when another was at it a moment ago: that it is, or what it has recorded since."""
+    """The outcome to return when another holder is running the work: ``running``, or the outcome if it is final now."""
     holdings = yield Run(core.store.inspect(name), policy.CALL_LIMIT)
     found = (yield from outcomes(core, name)).get(wanted.version)
     if wanted.is_final(found) and found is not None:
@@ -253,7 +256,7 @@ def running(core: Core, name: str, wanted: Policy) -> Effects[Outcome]:
 
 
 def write(core: Core, lease: BaseLease, recorded: dict[str, Outcome]) -> Effects[bool]:
-    """Write the note, trying until the lease ends. False when it ended first."""
+    """Write the note, with retries while the lease is valid. False if the lease was lost before that."""
     claim, bell, text = lease._claim, core.new_bell(), dump(lease.name, recorded)
     while lease.valid:
         try:
@@ -269,7 +272,7 @@ def write(core: Core, lease: BaseLease, recorded: dict[str, Outcome]) -> Effects
 
 
 def load(name: str, text: str | None) -> dict[str, Outcome]:
-    """The outcomes in a note, by version. Raises StoreNotReady."""
+    """The outcomes in a note, by version. Raises StoreNotReady if a newer leasehold wrote it, or it is damaged."""
     if text is None:
         return {}
     import json
@@ -277,7 +280,7 @@ def load(name: str, text: str | None) -> dict[str, Outcome]:
     try:
         note = json.loads(text)
         if forms.number(note["format"], "format", 1, forms.MOST) > FORMAT:
-            raise StoreNotReady(f"the outcomes of {name!r} were recorded by a newer leasehold: update this one")
+            raise StoreNotReady(f"the outcomes of {name!r} were recorded by a newer leasehold: upgrade this one")
         return {version: _outcome(name, version, *row) for version, row in note["outcomes"].items()}
     except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise Damaged(
@@ -287,12 +290,12 @@ def load(name: str, text: str | None) -> dict[str, Outcome]:
 
 
 def _outcome(name: str, version: str, status: str, *rest: Any) -> Outcome:
-    """From a row of a note. Raises ValueError or TypeError where that is not one that ``dump`` has made."""
+    """The outcome in a row of a note. Raises ValueError or TypeError if ``dump`` cannot have made the row."""
     from datetime import datetime, timedelta
 
     if status not in (DONE, FAILED):
         raise ValueError(status)
-    if len(rest) == 1:  # an old one, shortened
+    if len(rest) == 1:  # an old outcome, shortened
         nothing = (None,) * 6
         return Outcome(name, version, status, *nothing, forms.number(rest[0], "attempts", 0, forms.MOST), None, False)
     owner, token, started, duration, error, attempts, result = rest
@@ -309,10 +312,10 @@ def _outcome(name: str, version: str, status: str, *rest: Any) -> Outcome:
 
 
 def dump(name: str, outcomes: dict[str, Outcome]) -> str | None:
-    """The outcomes as a note; None when there are none.
+    """The outcomes as a note; None if there are none.
 
-    When they are too long, the oldest lose first their results and errors, then all but their status: that a version
-    is done is never forgotten."""
+    If they are too long, the oldest lose first their results and errors, then everything but status and attempts. A
+    version is never dropped."""
     import json
 
     def encode(what: Any) -> str:
@@ -339,13 +342,13 @@ def dump(name: str, outcomes: dict[str, Outcome]) -> str | None:
             rows[version] = short
             shortened.add(version)
     if shortened:
-        text = "%r has much recorded: results and errors of %d versions, the oldest, are dropped to make room"
+        text = "the record of %r is full: the results and errors of the %d oldest versions are dropped"
         log(WARNING, text, name, len(shortened), event="shortened")
     return encode({"format": FORMAT, "outcomes": rows}) if rows else None
 
 
 def _encoded(result: Any) -> Any:
-    """The result if it can be recorded, else None."""
+    """The result if it is JSON and short enough to be recorded, else None."""
     import json
 
     try:

@@ -25,11 +25,14 @@ class Once:
         return self._lock.name
 
     async def run(self, function: Callable[[], Any], timeout: float | None = None) -> once.Outcome:
-        """The outcome: of calling ``function()``, which may be async, or of another's having done so.
+        """Call ``function()``, which may be async, unless this version has an outcome already; return the outcome.
 
-        ``leasehold.current()`` is the lease inside, whose token can fence what is written; when it is lost, the
-        function is cancelled. Raises AcquireTimeout when another is at it for longer than ``timeout`` (None: as long as
-        it takes)."""
+        Inside the function ``leasehold.current()`` is the lease, whose token can fence writes. If the lease is lost,
+        the function is cancelled. Raises AcquireTimeout if another process runs the work for longer than ``timeout``
+        seconds (None: no limit), TooManyOutcomes, StoreError. ::
+
+            (await locks.once("migrate", version=42).run(migrate)).check()
+        """
         checks.callback(function, "once", tasks=True)
         core = self._core
         core.bind()
@@ -63,12 +66,13 @@ class Once:
         return outcome
 
     async def outcome(self) -> once.Outcome | None:
-        """What is recorded of this version, or None."""
+        """The recorded outcome of this version, or None."""
         self._core.bind()
         return (await self._core.drive(once.outcomes(self._core, self.name))).get(self._policy.version)
 
     async def forget(self, every_version: bool = False) -> bool:
-        """Forget the outcome of this version, or of all, so that it is done again. False when there was none."""
+        """Forget the outcome of this version, or of every version, so that the work runs again. False if there was
+        none."""
         while True:
             lease = await self._lock.acquire()
             try:

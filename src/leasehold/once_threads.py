@@ -23,10 +23,14 @@ class Once:
         return self._lock.name
 
     def run(self, function: Callable[[], Any], timeout: float | None = None) -> once.Outcome:
-        """The outcome: of calling ``function()``, or of another's having done so.
+        """Call ``function()`` unless this version has an outcome already; return the outcome.
 
-        ``leasehold.current()`` is the lease inside, whose token can fence what is written. Raises AcquireTimeout when
-        another is at it for longer than ``timeout`` (None: as long as it takes)."""
+        Inside the function ``leasehold.current()`` is the lease, whose token can fence writes. Raises AcquireTimeout if
+        another process runs the work for longer than ``timeout`` seconds (None: no limit), TooManyOutcomes,
+        StoreError. ::
+
+            locks.once("migrate", version=42).run(migrate).check()
+        """
         checks.callback(function, "once", tasks=False)
         core = self._core
         wanted = self._policy._replace(ends=once.ends_at(core, timeout))
@@ -50,11 +54,12 @@ class Once:
                 return outcome
 
     def outcome(self) -> once.Outcome | None:
-        """What is recorded of this version, or None."""
+        """The recorded outcome of this version, or None."""
         return self._core.drive(once.outcomes(self._core, self.name)).get(self._policy.version)
 
     def forget(self, every_version: bool = False) -> bool:
-        """Forget the outcome of this version, or of all, so that it is done again. False when there was none."""
+        """Forget the outcome of this version, or of every version, so that the work runs again. False if there was
+        none."""
         while True:
             with self._lock.acquire() as lease:
                 version = None if every_version else self._policy.version

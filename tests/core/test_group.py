@@ -128,7 +128,7 @@ def test_member_that_goes_while_nobody_looks_has_failed(caplog: pytest.LogCaptur
         world.holdings = list
         world.stall(50.0)
         assert watched.told == [(JOINED, 1), (FAILED, 1)]
-    assert "or left: nothing was seen for 50 s" in caplog.text
+    assert "(or left: the last read was 50 s ago)" in caplog.text
 
 
 class Members:

@@ -148,7 +148,7 @@ async def test_release_reports_a_loss_that_the_blocked_loop_has_not_reported(url
 def test_loss_of_one_name_cancels_the_body_of_all_of(url: str) -> None:
     async def work() -> None:
         async with aio.connect(url, ttl=60) as locks, aio.connect(url) as other:
-            with pytest.raises(leasehold.LeaseLost, match="held with it"):  # noqa: PT012
+            with pytest.raises(leasehold.LeaseLost, match="held together with it"):  # noqa: PT012
                 async with locks.all_of("a", "b", on_lost="cancel"):
                     assert await other.break_lease("b")
                     await asyncio.sleep(60)

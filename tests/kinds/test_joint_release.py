@@ -49,7 +49,7 @@ def test_release_that_the_store_refuses_is_a_loss(kind: str, url: str, other: le
         free_in_secret(locks, other)
         assert lease.valid
         assert lease.release() is False
-        assert "no longer ours" in str(lease.lost_reason)
+        assert "no longer holds" in str(lease.lost_reason)
         assert lease.lost.wait(60)
         eventually(lambda: told == [lease])
         assert lease.release() is False

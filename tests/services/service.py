@@ -176,7 +176,7 @@ def all_done(service: Service) -> None:
     assert not service.said("cut")
     assert "sent off\n" in service.lines
     service.check_handed_on()
-    assert service.logged("drain begins: no new leases; 3 held")
+    assert service.logged("drain begins, no new leases; 3 leases held")
     assert service.logged("drained in")
 
 

@@ -34,7 +34,7 @@ def test_service_under_uvicorn_is_cut_after_the_grace(service: Service) -> None:
     service.signal(signal.SIGTERM)
     assert service.ended() in (0, -signal.SIGTERM), service.errors
     assert service.said("cut") == sorted(NAMES)
-    assert service.logged("3 lost: 'one', 'three', 'two'")
+    assert service.logged("3 leases lost: 'one', 'three', 'two'")
     service.check_handed_on()
 
 
@@ -59,7 +59,7 @@ def test_service_under_gunicorn_is_cut_after_the_grace(service: Service) -> None
     service.signal(signal.SIGTERM)
     assert service.ended() == 0, service.errors
     assert service.said("cut") == sorted(NAMES)
-    assert service.logged("3 lost: 'one', 'three', 'two'")
+    assert service.logged("3 leases lost: 'one', 'three', 'two'")
     service.check_handed_on()
 
 
@@ -86,7 +86,7 @@ def test_second_signal_ends_the_grace_under_leasehold_run(service: Service) -> N
     service.signal_again(signal.SIGTERM)
     assert service.ended() == 0, service.errors
     assert service.said("cut") == sorted(NAMES)
-    assert service.logged("hurried")
+    assert service.logged("drain ended by a second signal")
     service.check_handed_on()
 
 
@@ -113,7 +113,7 @@ def test_successor_gets_the_leases_at_once_on_every_store(
         assert service.ended() in ((0, -signal.SIGTERM) if how == "uvicorn" else (0,)), service.errors
         if how == "cut":
             assert service.said("cut") == sorted(NAMES)
-            assert service.logged("3 lost: 'one', 'three', 'two'")
+            assert service.logged("3 leases lost: 'one', 'three', 'two'")
             service.check_handed_on()
         else:
             all_done(service)

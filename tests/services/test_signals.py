@@ -33,10 +33,10 @@ def test_work_of_a_signalled_service_is_cut_after_the_grace(service: Service, si
     assert service.said("cut") == sorted(NAMES)
     assert not service.said("done")
     service.check_handed_on()
-    (after,) = (re.search(r"drain gives up after ([\d.]+) s: ", line) for line in service.errors if "gives up" in line)
+    (after,) = (re.search(r"timed out after ([\d.]+) s: ", line) for line in service.errors if "drain timed out" in line)
     assert after is not None
     assert 1 <= float(after[1]) < LONG
-    assert service.logged("3 lost: 'one', 'three', 'two'")
+    assert service.logged("3 leases lost: 'one', 'three', 'two'")
 
 
 @sides
@@ -50,7 +50,7 @@ def test_second_signal_ends_the_grace(service: Service, side: str) -> None:
     assert service.ended() == 0, service.errors
     assert service.said("cut") == sorted(NAMES)
     assert time.monotonic() - begun < service.grace
-    assert service.logged("hurried")
+    assert service.logged("drain ended by a second signal")
 
 
 @sides
@@ -65,7 +65,7 @@ def test_signals_that_come_together_are_one(service: Service, side: str, number:
         service.signal(number)
     assert service.ended() == 0, service.errors
     all_done(service)
-    assert not service.logged("hurried")
+    assert not service.logged("drain ended by a second signal")
 
 
 @sides
@@ -75,7 +75,7 @@ def test_third_signal_kills_the_service(service: Service, side: str) -> None:
     service.signal(signal.SIGTERM)
     service.until(lambda: service.logged("drain begins"))
     service.signal_again(signal.SIGTERM)
-    service.until(lambda: service.logged("drain gives up"))
+    service.until(lambda: service.logged("drain ended by a second signal"))
     service.signal_again(signal.SIGTERM)
     assert service.killed() == -signal.SIGTERM
 

@@ -128,7 +128,7 @@ def test_a_term_is_over_before_it_ends(scene: Scene) -> None:
         unhealthy = term.lease.valid  # else it stood still until its term was over, and has nothing to be ill of
         eventually(term.stopping.is_set)
         assert not candidate.is_leader
-        told = unhealthy and "could not be renewed, and ends in" in term.over
+        told = unhealthy and "could not be renewed and expires in" in term.over
         faults.mend()
         eventually(lambda: candidate.is_leader, 3 * ttl + 30)
         assert candidate.terms[-1].token > term.token
