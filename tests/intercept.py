@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from leasehold.connect import find
-from leasehold.protocol import Ask, Opened
+from leasehold.core.protocol import Ask, Opened
 from leasehold.testing.store import THREADS, open_locks
 
 OPERATIONS = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from pymongo import AsyncMongoClient, MongoClient, ReturnDocument
 
-from leasehold.protocol import SECOND, Ask
+from leasehold.core.protocol import SECOND, Ask
 from leasehold.stores.mongodb import pipelines as mongo_pipelines
 from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb.link import AFTER, AS_IT_IS, Access, link_from_url

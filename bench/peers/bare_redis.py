@@ -10,7 +10,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from leasehold.protocol import Ask
+from leasehold.core.protocol import Ask
 from leasehold.stores.redis.scripts import ALL, RELEASE, Form, pack
 from leasehold.stores.redis.store import RedisStore
 

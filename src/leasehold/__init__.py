@@ -4,11 +4,13 @@ and carry a fencing token. ``leasehold`` is for threads, ``leasehold.aio`` for a
 from __future__ import annotations
 
 from .connect import connect
-from .typed import TYPE_CHECKING
+from .core.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import aio as aio
     from . import fence as fence
+    from .core.lease import current
+    from .core.timing import Preset
     from .election_threads import Term
     from .errors import (
         AcquireCancelled,
@@ -21,11 +23,9 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from .group import Member
-    from .lease import current
     from .lock import Lease, Lock, Locks
     from .model import Counters, Event, LeaseInfo, LockMetrics
     from .once import OnceFailed, Outcome, TooManyOutcomes
-    from .policy import Preset
 
 __version__ = "0.1.0"
 
@@ -64,8 +64,8 @@ _HOMES = {
     "Event": "model",
     "LeaseInfo": "model",
     "LockMetrics": "model",
-    "Preset": "policy",
-    "current": "lease",
+    "Preset": "core.timing",
+    "current": "core.lease",
     "Term": "election_threads",
     "Member": "group",
     "OnceFailed": "once",

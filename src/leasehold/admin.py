@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from . import checks
 from .connect import call, connect, given_or_default, scheme_of
+from .core import checks
 from .findings import OK, Finding
 
 # scheme without "+…": module of leasehold.stores with doctor(url) -> list[Finding]

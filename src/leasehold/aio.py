@@ -12,8 +12,13 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
 from types import TracebackType
 
-from . import checks, engine, keeping
 from .connect import resolve
+from .core import checks, keeper, listing, release
+from .core.lease import HANDED_OVER, RELEASED, BaseLease, current, enter, leave, pop_block
+from .core.options import Spec
+from .core.protocol import Holding
+from .core.timing import Preset
+from .core.typed import TYPE_CHECKING, Any, Self, TypeVar
 from .errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -24,13 +29,8 @@ from .errors import (
     StoreNotReady,
     StoreUnavailable,
 )
-from .lease import HANDED_OVER, RELEASED, BaseLease, current, enter, leave, pop_block
 from .model import Counters, Event, LeaseInfo, LockMetrics
-from .policy import Preset
-from .protocol import Holding
-from .spec import Spec
-from .tasks import TaskCore
-from .typed import TYPE_CHECKING, Any, Self, TypeVar
+from .tasks import TaskRegistry
 
 # Each knows what is only marked as a coroutine function, too: asyncio has lost that to inspect.
 if sys.version_info >= (3, 12):
@@ -106,14 +106,14 @@ def connect(
 ) -> Locks:
     """As :func:`leasehold.connect`. Not awaited: it does no I/O."""
     opened, options = resolve(url, namespace, timing)
-    core = TaskCore(opened.store, opened.tasks(), namespace=namespace, owner=owner, kinds=kinds, defaults=options)
+    core = TaskRegistry(opened.store, opened.tasks(), namespace=namespace, owner=owner, kinds=kinds, defaults=options)
     return Locks(core)
 
 
 class Locks:
     """Leases of one namespace of one store. Made by :func:`leasehold.aio.connect`."""
 
-    def __init__(self, core: TaskCore) -> None:
+    def __init__(self, core: TaskRegistry) -> None:
         self._core = core
         self._holds: Holds = weakref.WeakValueDictionary()
 
@@ -247,12 +247,12 @@ class Locks:
     def leases(self, prefix: str = "") -> AsyncIterator[LeaseInfo]:
         """What is held in this namespace now, by name."""
         holdings = self._holdings(checks.prefix(prefix))
-        return (engine.info(holding) async for holding in holdings if holding.expires_in > 0)
+        return (listing.info(holding) async for holding in holdings if holding.expires_in > 0)
 
     async def inspect(self, name: str) -> LeaseInfo | None:
         """Who holds ``name`` (of several holders, the first), or None."""
         holdings = await self._core.call(self._core.store.inspect(checks.name(name)))
-        return engine.info(holdings[0]) if holdings else None
+        return listing.info(holdings[0]) if holdings else None
 
     async def break_lease(self, name: str, force: bool = False) -> bool:
         """Take a lease from its holder. False when nobody holds it. See :meth:`leasehold.Locks.break_lease`."""
@@ -268,7 +268,7 @@ class Locks:
 
     async def metrics(self) -> LockMetrics:
         """What is held in the namespace, and :meth:`counters`. Goes through all records of the namespace."""
-        return engine.metrics(self._core, [holding async for holding in self._holdings("")])
+        return listing.metrics(self._core, [holding async for holding in self._holdings("")])
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
         """Have ``callback(event)`` called, in the loop, for everything that happens to our leases."""
@@ -278,14 +278,14 @@ class Locks:
     async def drain(self, grace: float = 300) -> list[str]:
         """Go out of service: no new leases (``ShuttingDown``), wait up to ``grace`` seconds for those that are held,
         mark what remains as lost, give it back, leave the groups. Returns the names of what had to be given up."""
-        from .drain import drain
+        from .core.drain import drain
 
         return await self._core.drive(drain(self._core, grace))
 
     def drain_on_signals(self, grace: float = 300) -> None:
         """:meth:`drain` on SIGTERM and SIGINT; a second one ends the grace. Handlers that were there before are called
         too; where there were none, the process then exits with 0. To be called in the main thread, in the loop."""
-        from .on_signals import TaskDrain, add
+        from .runtime.signals import TaskDrain, add
 
         self._core.bind()
         add(TaskDrain(self._core, grace))
@@ -315,7 +315,7 @@ class Locks:
     async def _holdings(self, prefix: str) -> AsyncIterator[Holding]:
         after: str | None = ""
         while after is not None:
-            page, after = await self._core.call(self._core.store.scan(prefix, after, engine.PAGE))
+            page, after = await self._core.call(self._core.store.scan(prefix, after, listing.PAGE))
             for holding in page:
                 yield holding
 
@@ -436,7 +436,7 @@ class Lease(BaseLease):
     """One holding. Ends with its block, :meth:`release`, or loss."""
 
     __slots__ = ("_body", "_cancelled", "_cancelling")
-    _core: TaskCore
+    _core: TaskRegistry
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -465,7 +465,7 @@ class Lease(BaseLease):
         A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
         the end of that one.
         """
-        await self._core.drive(keeping.renew(self._core, self, ttl))
+        await self._core.drive(keeper.renew(self._core, self, ttl))
 
     async def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
@@ -478,10 +478,10 @@ class Lease(BaseLease):
             core.giving.add(claim.attempt)
             steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
             given = await core.driver.run(steps, self._spec.timing.call_limit)
-            engine.gave_back(core, self, given)
+            release.gave_back(core, self, given)
         except BaseException as error:
             if self._given is giver:
-                engine.failed_to_give(core, self, error)
+                release.failed_to_give(core, self, error)
             raise
         if held and not given:
             core.belie(self)
@@ -492,19 +492,19 @@ class Lease(BaseLease):
         from . import handover
 
         handover.check(self)
-        await self._core.drive(keeping.renew(self._core, self, None, offered=True))
+        await self._core.drive(keeper.renew(self._core, self, None, offered=True))
         return handover.promise(self)
 
     async def downgrade(self) -> Lease:
         """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
         giver, done = object(), False
         try:
-            spec, left = engine.downgraded(self._core, self, giver)
+            spec, left = release.downgraded(self._core, self, giver)
             reader = await self._core.acquire(Lease, spec, left)
             done = True
             return reader
         finally:
-            engine.after_downgrade(self._core, self, giver, done)
+            release.after_downgrade(self._core, self, giver, done)
 
     async def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.

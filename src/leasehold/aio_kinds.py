@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 
-from . import engine, joint
+from . import joint
 from .aio import Acquiring, Lease, Lock, Locks
-from .lease import BaseLease
-from .protocol import await_steps
-from .spec import Spec
-from .typed import TYPE_CHECKING, Any
+from .core import release
+from .core.lease import BaseLease
+from .core.options import Spec
+from .core.protocol import await_steps
+from .core.typed import TYPE_CHECKING, Any
 
 
 class RWLock:
@@ -73,7 +74,7 @@ class AllOf(Lock):
     async def _take(self, timeout: float | None) -> AllLease:
         def handle(request: Any) -> Awaitable[Any]:
             if isinstance(request, BaseLease):
-                return self._core.drive(engine.discard(self._core, request))
+                return self._core.drive(release.discard(self._core, request))
             wanted, left = request
             if isinstance(wanted, list):
                 return self._core.acquire_all(Lease, wanted, left)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from . import checks
-from .typed import TYPE_CHECKING, Any
+from .core import checks
+from .core.typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .core.protocol import Opened
     from .lock import Locks
-    from .protocol import Opened
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
@@ -76,10 +76,12 @@ def connect(
             lease.check()
     """
     from .lock import Locks
-    from .threads import ThreadCore
+    from .threads import ThreadRegistry
 
     opened, options = resolve(url, namespace, timing)
-    core = ThreadCore(opened.store, opened.threads(), namespace=namespace, owner=owner, kinds=kinds, defaults=options)
+    core = ThreadRegistry(
+        opened.store, opened.threads(), namespace=namespace, owner=owner, kinds=kinds, defaults=options
+    )
     return Locks(core)
 
 

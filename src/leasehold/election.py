@@ -6,17 +6,17 @@ stop ``stop_before`` seconds before the deadline, so that it has stopped when an
 
 from __future__ import annotations
 
-from . import policy
-from .core import Core
-from .effects import Effects, Run, Wait
-from .engine import info
+from .core import timing
+from .core.effects import Effects, Run, Wait
+from .core.lease import BaseLease
+from .core.listing import info
+from .core.log import ERROR, INFO, log
+from .core.options import Spec
+from .core.protocol import Bell
+from .core.registry import Registry
+from .core.typed import Any
 from .errors import LeaseLost, StoreUnavailable
-from .lease import BaseLease
-from .log import ERROR, INFO, log
 from .model import LeaseInfo
-from .protocol import Bell
-from .spec import Spec
-from .typed import Any
 
 RESIGNED = "the leader has resigned"
 DRAINED = "its Locks is being drained"
@@ -26,10 +26,10 @@ LOOK = 1.0
 
 def stopping_before(spec: Spec, stop_before: float | None) -> float:
     """How long before its deadline a term is over. Raises ValueError if that leaves no time to renew."""
-    timing = spec.timing
-    before = min(5.0, timing.ttl / 6) if stop_before is None else policy.seconds(stop_before, "stop_before")
-    room = timing.ttl - timing.margin - before
-    if timing.renew_every >= room:
+    own = spec.timing
+    before = min(5.0, own.ttl / 6) if stop_before is None else timing.seconds(stop_before, "stop_before")
+    room = own.ttl - own.margin - before
+    if own.renew_every >= room:
         raise ValueError(
             f"stop_before of {before:g} s is too long: it leaves {room:.3g} s of the ttl of {timing.ttl:g} s, and "
             f"the first renewal is due after {timing.renew_every:.3g} s"
@@ -99,7 +99,7 @@ def _not_renewed(lease: BaseLease) -> str:
     return f"it could not be renewed and expires in {lease.remaining:.3g} s"
 
 
-def watch(core: Core, term: BaseTerm) -> Effects[None]:
+def watch(core: Registry, term: BaseTerm) -> Effects[None]:
     """End the term in time. Returns when its callback has returned, or is late."""
     lease = term.lease
     while term.valid and not term.finished:
@@ -116,7 +116,7 @@ def watch(core: Core, term: BaseTerm) -> Effects[None]:
 class BaseElection:
     """The part of an election without I/O."""
 
-    _core: Core
+    _core: Registry
 
     def __init__(self, locks: Any, spec: Spec, stop_before: float) -> None:
         self._locks = locks
@@ -192,14 +192,14 @@ class BaseElection:
             term.end(reason)
 
 
-def next_leader(core: Core, name: str, seen: object) -> Effects[LeaseInfo | None]:
+def next_leader(core: Registry, name: str, seen: object) -> Effects[LeaseInfo | None]:
     """Wait until the leader's token differs from ``seen``; return the new leader, or None if nobody leads."""
     bell = core.new_bell()
     while True:
         core.check_open()
         pause = LOOK
         try:
-            holdings = yield Run(core.store.inspect(name), policy.CALL_LIMIT)
+            holdings = yield Run(core.store.inspect(name), timing.CALL_LIMIT)
         except StoreUnavailable:
             pass  # unknown: report no change
         else:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 
-from . import checks
 from .aio import Lease, Locks
-from .effects import RETRY
+from .core import checks
+from .core.effects import RETRY
+from .core.typed import Any, TypeVar
 from .election import BaseElection, BaseTerm, next_leader, watch
 from .errors import LeaseLost, ShuttingDown, StoreUnavailable
 from .model import LeaseInfo
-from .tasks import TaskCore
-from .typed import Any, TypeVar
+from .tasks import TaskRegistry
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Election(BaseElection):
     """One leader among those who call :meth:`run`."""
 
     _locks: Locks
-    _core: TaskCore
+    _core: TaskRegistry
 
     def _start_anew(self) -> None:
         super()._start_anew()

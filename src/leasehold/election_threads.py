@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from . import checks
-from .effects import RETRY
+from .core import checks
+from .core.effects import RETRY
+from .core.typed import Any, TypeVar
 from .election import BaseElection, BaseTerm, next_leader, watch
 from .errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
 from .lock import Lease, Locks
 from .model import LeaseInfo
-from .starting import start_thread
-from .threads import Cancel, Stop, ThreadCore
-from .typed import Any, TypeVar
+from .runtime.thread_start import start_thread
+from .threads import Cancel, Stop, ThreadRegistry
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Election(BaseElection):
     """One leader among those who call :meth:`run`."""
 
     _locks: Locks
-    _core: ThreadCore
+    _core: ThreadRegistry
 
     def _start_anew(self) -> None:
         super()._start_anew()

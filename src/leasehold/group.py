@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from . import checks, policy
-from .core import Core
-from .effects import Effects, Run, Wait
-from .engine import PAGE, info
+from .core import checks, timing
+from .core.effects import Effects, Run, Wait
+from .core.lease import BaseLease
+from .core.listing import PAGE, info
+from .core.log import ERROR, INFO, WARNING, log
+from .core.options import Spec
+from .core.protocol import Bell, Holding
+from .core.registry import Registry
+from .core.typed import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from .errors import StoreUnavailable
-from .lease import BaseLease
-from .log import ERROR, INFO, WARNING, log
 from .model import LeaseInfo
-from .protocol import Bell, Holding
-from .spec import Spec
-from .typed import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -92,19 +92,19 @@ class Roster(Sequence[Member]):
 
 
 def make_spec(
-    core: Core, name: str, heartbeat: float | None, misses: int, kind: str, look: float | None
+    core: Registry, name: str, heartbeat: float | None, misses: int, kind: str, look: float | None
 ) -> tuple[Spec, float]:
     """The options of a membership's lease, and how often to read the members. Raises ValueError or TypeError."""
     if "semaphore" in core.store.lacks:
         raise ValueError(f"group: {core.store.scheme} cannot count members: {core.store.lacks['semaphore']}")
     if heartbeat is None:
         heartbeat = core.kinds[kind].heartbeat if kind in core.kinds else HEARTBEAT
-    beat = policy.seconds(heartbeat, "heartbeat")
+    beat = timing.seconds(heartbeat, "heartbeat")
     if isinstance(misses, bool) or not isinstance(misses, int):
         raise TypeError("misses must be an int")
     if misses < 2:
         raise ValueError(f"misses must be 2 or more, not {misses}: one late heartbeat is no failure")
-    look = min(LONGEST_LOOK, beat / 3) if look is None else policy.seconds(look, "look")
+    look = min(LONGEST_LOOK, beat / 3) if look is None else timing.seconds(look, "look")
     if look > beat:
         raise ValueError(f"look of {look:g} s must not be longer than the heartbeat of {beat:g} s")
     spec = core.lasting_spec(name, ttl=beat * misses, renew_every=beat, max_renew_failures=misses, kind=kind)
@@ -116,18 +116,18 @@ def member(holding: Holding) -> Member:
     return Member(seen.token, seen.owner, seen.data, seen.acquired, seen.expires)
 
 
-def members(core: Core, name: str) -> Effects[Roster]:
+def members(core: Registry, name: str) -> Effects[Roster]:
     core.check_open()
-    return Roster(member(each) for each in (yield Run(core.store.inspect(name), policy.CALL_LIMIT)))
+    return Roster(member(each) for each in (yield Run(core.store.inspect(name), timing.CALL_LIMIT)))
 
 
-def leases_of(core: Core, owner: str) -> Effects[list[LeaseInfo]]:
+def leases_of(core: Registry, owner: str) -> Effects[list[LeaseInfo]]:
     """The leases of an owner, also expired ones that nobody has taken over, where the store still lists them."""
     core.check_open()
     found: list[LeaseInfo] = []
     after: str | None = ""
     while after is not None:
-        page, after = yield Run(core.store.scan("", after, PAGE), policy.CALL_LIMIT)
+        page, after = yield Run(core.store.scan("", after, PAGE), timing.CALL_LIMIT)
         found += (info(each) for each in page if each.owner == owner)
     return found
 
@@ -135,7 +135,7 @@ def leases_of(core: Core, owner: str) -> Effects[list[LeaseInfo]]:
 class Watch:
     """Finds out which members have joined, left and failed, and reports each change once, in order."""
 
-    def __init__(self, core: Core, name: str, look: float, callbacks: Callbacks) -> None:
+    def __init__(self, core: Registry, name: str, look: float, callbacks: Callbacks) -> None:
         self.roster: Roster | None = None
         self.callbacks = callbacks
         self._core = core
@@ -177,7 +177,7 @@ class Watch:
             if self.over():
                 return []
             asked = core.now()
-            holdings = yield Run(core.store.inspect(self._name), policy.CALL_LIMIT)
+            holdings = yield Run(core.store.inspect(self._name), timing.CALL_LIMIT)
             calls = [] if self.over() else self._calls(holdings, asked, core.now())
         except StoreUnavailable:
             return []  # unknown: report no change
@@ -234,7 +234,7 @@ class Watch:
 class BaseGroup:
     """The part of a group without I/O."""
 
-    _core: Core
+    _core: Registry
     _watch: Watch | None = None
 
     def __init__(self, locks: Any, spec: Spec, look: float) -> None:

@@ -6,17 +6,17 @@ import inspect
 
 from .aio import Lease
 from .aio_kinds import release_all
+from .core.log import ERROR, log
+from .core.typed import Any
 from .group import BaseGroup, Member, Roster, Watch, leases_of, members
-from .log import ERROR, log
 from .model import LeaseInfo
-from .tasks import TaskCore
-from .typed import Any
+from .tasks import TaskRegistry
 
 
 class Group(BaseGroup):
     """Members with heartbeats. A member that stops sending them has failed."""
 
-    _core: TaskCore
+    _core: TaskRegistry
 
     async def join(self, data: Any = None) -> Lease:
         """Become a member. ``data`` (JSON) is visible to the others.
@@ -55,7 +55,7 @@ class Group(BaseGroup):
         self._core.spawn(_tell(self._core, watch))
 
 
-async def _tell(core: TaskCore, watch: Watch) -> None:
+async def _tell(core: TaskRegistry, watch: Watch) -> None:
     try:
         while not watch.over():
             for callback, who in await core.drive(watch.changes()):

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from .core.log import ERROR, log
+from .core.typed import Any
 from .group import BaseGroup, Member, Roster, Watch, leases_of, members
 from .kinds import release_all
 from .lock import Lease
-from .log import ERROR, log
 from .model import LeaseInfo
-from .starting import start_thread
-from .threads import ThreadCore
-from .typed import Any
+from .runtime.thread_start import start_thread
+from .threads import ThreadRegistry
 
 
 class Group(BaseGroup):
     """Members with heartbeats. A member that stops sending them has failed."""
 
-    _core: ThreadCore
+    _core: ThreadRegistry
 
     def join(self, data: Any = None) -> Lease:
         """Become a member. ``data`` (JSON) is visible to the others.
@@ -50,7 +50,7 @@ class Group(BaseGroup):
         start_thread("leasehold-group", _tell, self._core, watch)
 
 
-def _tell(core: ThreadCore, watch: Watch) -> None:
+def _tell(core: ThreadRegistry, watch: Watch) -> None:
     try:
         while not watch.over():
             for callback, who in core.drive(watch.changes()):

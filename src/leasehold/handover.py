@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from . import checks, policy
-from .core import READERS
-from .lease import BaseLease
-from .spec import Spec
+from .core import checks, timing
+from .core.lease import BaseLease
+from .core.options import Spec
+from .core.registry import READERS
+from .core.typed import TYPE_CHECKING, Any
 from .stores import forms
-from .typed import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .core import Core
+    from .core.registry import Registry
 
 FORMAT = 1
 PREFIX = "leasehold-"
@@ -38,7 +38,7 @@ def check(lease: BaseLease) -> None:
     lease.check()
 
 
-def heir_spec(core: Core, text: str, options: dict[str, Any]) -> Spec:
+def heir_spec(core: Registry, text: str, options: dict[str, Any]) -> Spec:
     """The options of the acquire that takes the lease over. ``options`` are those of ``lock``. Raises ValueError or
     TypeError."""
     import base64
@@ -91,5 +91,5 @@ def _check(
     most = forms.number(limit, "limit", limits[shape].start, limits[shape].stop - 1)
     forms.number(weight, "weight", 1, most)
     checks.text(kind, "kind", checks.MAX_LABEL)
-    policy.seconds(ttl, "ttl")
+    timing.seconds(ttl, "ttl")
     checks.data_text(data)

@@ -11,12 +11,12 @@ import threading
 import weakref
 from collections.abc import Generator, Iterable, MutableMapping, Sequence
 
-from . import engine, policy
-from .core import Core
+from .core import release, timing
+from .core.lease import OFFERED, RELEASED, TAKEN, BaseLease, Claim
+from .core.options import Spec
+from .core.registry import Registry
+from .core.typed import Any, TypeAlias
 from .errors import AcquireTimeout, StoreError
-from .lease import OFFERED, RELEASED, TAKEN, BaseLease, Claim
-from .spec import Spec
-from .typed import Any, TypeAlias
 
 Gather: TypeAlias = Generator["tuple[Spec | list[Spec], float | None] | BaseLease", Any, "list[BaseLease]"]
 
@@ -29,7 +29,7 @@ class Joint(BaseLease):
     _told: bool
     _hear: Any
 
-    def _stand_on(self, core: Core, spec: Spec, parts: Sequence[BaseLease]) -> None:
+    def _stand_on(self, core: Registry, spec: Spec, parts: Sequence[BaseLease]) -> None:
         self._core = core
         self._spec = spec
         self._owner = core.owner
@@ -122,13 +122,13 @@ class Joint(BaseLease):
 # All of several names.
 
 
-def gather(core: Core, specs: Iterable[Spec], timeout: float | None) -> Gather:
+def gather(core: Registry, specs: Iterable[Spec], timeout: float | None) -> Gather:
     """Acquire all in one step, if the store can do that and all are free; otherwise one after the other, each with the
     time that is left. Yields what to acquire, or a lease to discard.
 
     All or none: unless it succeeds, the leases that were acquired are released.
     """
-    timeout = None if timeout is None else policy.patience(timeout)
+    timeout = None if timeout is None else timing.patience(timeout)
     ends = None if timeout is None else core.now() + timeout
     specs = list(specs)
     at_once = len(specs) > 1 and hasattr(core.store, "acquire_all")
@@ -162,7 +162,7 @@ def gather(core: Core, specs: Iterable[Spec], timeout: float | None) -> Gather:
             raise
         finally:  # cancelled or interrupted: leave the release to the keeper
             for lease in had:
-                core.settle(engine.disown(core, lease))
+                core.settle(release.disown(core, lease))
 
 
 class BaseAll(Joint):

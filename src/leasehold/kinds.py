@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from . import engine, joint
-from .lease import BaseLease
+from . import joint
+from .core import release
+from .core.lease import BaseLease
+from .core.options import Spec
+from .core.protocol import run_steps
+from .core.typed import TYPE_CHECKING, Any
 from .lock import Lease, Lock, Locks
-from .protocol import run_steps
-from .spec import Spec
-from .typed import TYPE_CHECKING, Any
 
 
 class RWLock:
@@ -72,7 +73,7 @@ class AllOf(Lock):
     def _take(self, timeout: float | None, cancel: threading.Event | None) -> AllLease:
         def handle(request: Any) -> Any:
             if isinstance(request, BaseLease):
-                return self._core.drive(engine.discard(self._core, request))
+                return self._core.drive(release.discard(self._core, request))
             wanted, left = request
             if isinstance(wanted, list):
                 return self._core.acquire_all(Lease, wanted, left, cancel)

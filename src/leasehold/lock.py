@@ -8,18 +8,18 @@ import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from . import checks, clock, engine, keeping
-from .bells import ThreadBell
-from .core import aside
+from .core import checks, clock, keeper, listing, release
+from .core.lease import HANDED_OVER, BaseLease, enter, leave, pop_block
+from .core.log import ERROR, log
+from .core.options import Spec
+from .core.protocol import Holding
+from .core.typed import TYPE_CHECKING, Any, Self, TypeVar
 from .errors import AcquireTimeout, LeaseLost, StoreError, StoreUnavailable
-from .lease import HANDED_OVER, BaseLease, enter, leave, pop_block
-from .log import ERROR, log
 from .model import Counters, Event, LeaseInfo, LockMetrics
-from .protocol import Holding
-from .spec import Spec
-from .threads import ThreadCore
-from .timer import NAP
-from .typed import TYPE_CHECKING, Any, Self, TypeVar
+from .runtime.thread_start import aside
+from .runtime.timer import NAP
+from .runtime.wakeups import ThreadBell
+from .threads import ThreadRegistry
 
 if TYPE_CHECKING:
     from .election_threads import Election
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Locks:
     """Leases of one namespace of one store. Made by :func:`leasehold.connect`."""
 
-    def __init__(self, core: ThreadCore) -> None:
+    def __init__(self, core: ThreadRegistry) -> None:
         self._core = core
         self._holds: Holds = weakref.WeakValueDictionary()
 
@@ -171,12 +171,12 @@ class Locks:
     def leases(self, prefix: str = "") -> Iterator[LeaseInfo]:
         """What is held in this namespace now, by name."""
         holdings = self._holdings(checks.prefix(prefix))
-        return (engine.info(holding) for holding in holdings if holding.expires_in > 0)
+        return (listing.info(holding) for holding in holdings if holding.expires_in > 0)
 
     def inspect(self, name: str) -> LeaseInfo | None:
         """Who holds ``name`` (of several holders, the first), or None."""
         holdings = self._core.call(self._core.store.inspect(checks.name(name)))
-        return engine.info(holdings[0]) if holdings else None
+        return listing.info(holdings[0]) if holdings else None
 
     def break_lease(self, name: str, force: bool = False) -> bool:
         """Take a lease from its holder. False when nobody holds it.
@@ -196,7 +196,7 @@ class Locks:
 
     def metrics(self) -> LockMetrics:
         """What is held in the namespace, and :meth:`counters`. Goes through all records of the namespace."""
-        return engine.metrics(self._core, self._holdings(""))
+        return listing.metrics(self._core, self._holdings(""))
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
         """Have ``callback(event)`` called, from a thread of its own, for everything that happens to our leases."""
@@ -206,14 +206,14 @@ class Locks:
     def drain(self, grace: float = 300) -> list[str]:
         """Go out of service: no new leases (``ShuttingDown``), wait up to ``grace`` seconds for those that are held,
         mark what remains as lost, give it back, leave the groups. Returns the names of what had to be given up."""
-        from .drain import drain
+        from .core.drain import drain
 
         return self._core.drive(drain(self._core, grace))
 
     def drain_on_signals(self, grace: float = 300) -> None:
         """:meth:`drain` on SIGTERM and SIGINT; a second one ends the grace. Handlers that were there before are called
         too; where there were none, the process then exits with 0. To be called in the main thread."""
-        from .on_signals import ThreadDrain, add
+        from .runtime.signals import ThreadDrain, add
 
         add(ThreadDrain(self._core, grace))
 
@@ -242,7 +242,7 @@ class Locks:
     def _holdings(self, prefix: str) -> Iterator[Holding]:
         after: str | None = ""
         while after is not None:
-            page, after = self._core.call(self._core.store.scan(prefix, after, engine.PAGE))
+            page, after = self._core.call(self._core.store.scan(prefix, after, listing.PAGE))
             yield from page
 
 
@@ -333,7 +333,7 @@ class Lease(BaseLease):
     """One holding. Usable from any thread; ends with its block, :meth:`release`, or loss."""
 
     __slots__ = ()
-    _core: ThreadCore
+    _core: ThreadRegistry
 
     @property
     def lost(self) -> threading.Event:
@@ -356,7 +356,7 @@ class Lease(BaseLease):
         A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
         the end of that one.
         """
-        self._core.drive(keeping.renew(self._core, self, ttl))
+        self._core.drive(keeper.renew(self._core, self, ttl))
 
     def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
@@ -369,10 +369,10 @@ class Lease(BaseLease):
             core.giving.add(claim.attempt)
             steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
             given = core.driver.run(steps, self._spec.timing.call_limit)
-            engine.gave_back(core, self, given)
+            release.gave_back(core, self, given)
         except BaseException as error:
             if self._given is giver:
-                engine.failed_to_give(core, self, error)
+                release.failed_to_give(core, self, error)
             raise
         if held and not given:
             core.belie(self)
@@ -387,19 +387,19 @@ class Lease(BaseLease):
         from . import handover
 
         handover.check(self)
-        self._core.drive(keeping.renew(self._core, self, None, offered=True))
+        self._core.drive(keeper.renew(self._core, self, None, offered=True))
         return handover.promise(self)
 
     def downgrade(self) -> Lease:
         """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
         giver, done = object(), False
         try:
-            spec, left = engine.downgraded(self._core, self, giver)
+            spec, left = release.downgraded(self._core, self, giver)
             reader = self._core.acquire(Lease, spec, left, None)
             done = True
             return reader
         finally:
-            engine.after_downgrade(self._core, self, giver, done)
+            release.after_downgrade(self._core, self, giver, done)
 
     def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.

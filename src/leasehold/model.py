@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .typed import TYPE_CHECKING, Any, NamedTuple
+from .core.typed import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

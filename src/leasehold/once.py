@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 
-from . import checks, policy
-from .core import Core
-from .effects import RETRY, Effects, Run, Wait
+from .core import checks, timing
+from .core.effects import RETRY, Effects, Run, Wait
+from .core.lease import BaseLease
+from .core.log import ERROR, INFO, WARNING, log
+from .core.registry import Registry
+from .core.typed import TYPE_CHECKING, Any, NamedTuple
 from .errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
-from .lease import BaseLease
-from .log import ERROR, INFO, WARNING, log
 from .stores import forms
-from .typed import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -100,7 +100,7 @@ class Policy(NamedTuple):
         return outcome is not None and (outcome.ok or outcome.attempts > self.retries)
 
 
-def make_policy(core: Core, version: str | int, wait: bool, retries: int, retry_by: str) -> Policy:
+def make_policy(core: Registry, version: str | int, wait: bool, retries: int, retry_by: str) -> Policy:
     """Check the options of ``once``. Raises ValueError or TypeError."""
     if "note" in core.store.lacks:
         raise ValueError(f"once: {core.store.scheme} cannot record outcomes: {core.store.lacks['note']}")
@@ -147,20 +147,20 @@ class Call:
         return True
 
 
-def ends_at(core: Core, timeout: float | None) -> float | None:
-    patience = None if timeout is None else policy.patience(timeout)
+def ends_at(core: Registry, timeout: float | None) -> float | None:
+    patience = None if timeout is None else timing.patience(timeout)
     return None if patience is None else core.now() + patience
 
 
-def outcomes(core: Core, name: str, limit: float = policy.CALL_LIMIT) -> Effects[dict[str, Outcome]]:
+def outcomes(core: Registry, name: str, limit: float = timing.CALL_LIMIT) -> Effects[dict[str, Outcome]]:
     """The recorded outcomes, by version."""
     core.check_open()
     return load(name, (yield Run(core.store.read_note(name), limit)))
 
 
-def known(core: Core, name: str, waits: bool, ends: float | None) -> Effects[dict[str, Outcome]]:
+def known(core: Registry, name: str, waits: bool, ends: float | None) -> Effects[dict[str, Outcome]]:
     """As ``outcomes``. If the caller waits, a store that is unavailable is retried for as long as by an acquire."""
-    bell, pause, limit = core.new_bell(), RETRY, policy.CALL_LIMIT
+    bell, pause, limit = core.new_bell(), RETRY, timing.CALL_LIMIT
     failing_since: float | None = None
     while True:
         asked = core.now()
@@ -171,16 +171,16 @@ def known(core: Core, name: str, waits: bool, ends: float | None) -> Effects[dic
             if failing_since is None:
                 failing_since = asked
                 core.tell("unavailable", name, None, str(error))
-            out_of_time = now >= ends if ends is not None else now - failing_since >= policy.UNAVAILABLE_LIMIT
+            out_of_time = now >= ends if ends is not None else now - failing_since >= timing.UNAVAILABLE_LIMIT
             if out_of_time or not waits or core.draining is not None:
                 raise
         yield Wait(bell, pause if ends is None else min(pause, ends - now))
         pause = min(2 * pause, 2.0)
         if ends is not None:
-            limit = min(policy.CALL_LIMIT, max(0.5, ends - core.now()))
+            limit = min(timing.CALL_LIMIT, max(0.5, ends - core.now()))
 
 
-def look(core: Core, name: str, wanted: Policy) -> Effects[Outcome | None]:
+def look(core: Registry, name: str, wanted: Policy) -> Effects[Outcome | None]:
     """The recorded outcome of the version, or None. Raises TooManyOutcomes if there is none and no room for one."""
     recorded = yield from known(core, name, wanted.wait, wanted.ends)
     found = recorded.get(wanted.version)
@@ -196,7 +196,7 @@ def look(core: Core, name: str, wanted: Policy) -> Effects[Outcome | None]:
     return found
 
 
-def record(core: Core, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Outcome | None]:
+def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Outcome | None]:
     """Record the outcome of a call under the lease. None if the lease was lost before that."""
     from datetime import timedelta
 
@@ -228,7 +228,7 @@ def record(core: Core, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Ou
     return None
 
 
-def forget(core: Core, lease: BaseLease, version: str | None) -> Effects[bool | None]:
+def forget(core: Registry, lease: BaseLease, version: str | None) -> Effects[bool | None]:
     """Forget the outcome of one version, or (None) of all. Returns whether there was one; None if the lease was lost
     before that."""
     try:
@@ -243,9 +243,9 @@ def forget(core: Core, lease: BaseLease, version: str | None) -> Effects[bool | 
     return True if (yield from write(core, lease, left)) else None
 
 
-def running(core: Core, name: str, wanted: Policy) -> Effects[Outcome]:
+def running(core: Registry, name: str, wanted: Policy) -> Effects[Outcome]:
     """The outcome to return when another holder is running the work: ``running``, or the outcome if it is final now."""
-    holdings = yield Run(core.store.inspect(name), policy.CALL_LIMIT)
+    holdings = yield Run(core.store.inspect(name), timing.CALL_LIMIT)
     found = (yield from outcomes(core, name)).get(wanted.version)
     if wanted.is_final(found) and found is not None:
         return found
@@ -255,13 +255,13 @@ def running(core: Core, name: str, wanted: Policy) -> Effects[Outcome]:
     return Outcome(name, wanted.version, RUNNING, *who, None, None, None, None, 0, None, False)
 
 
-def write(core: Core, lease: BaseLease, recorded: dict[str, Outcome]) -> Effects[bool]:
+def write(core: Registry, lease: BaseLease, recorded: dict[str, Outcome]) -> Effects[bool]:
     """Write the note, with retries while the lease is valid. False if the lease was lost before that."""
     claim, bell, text = lease._claim, core.new_bell(), dump(lease.name, recorded)
     while lease.valid:
         try:
             steps = core.store.write_note(claim.name, claim.attempt, claim.token, text)
-            written: bool = yield Run(steps, max(0.05, min(policy.CALL_LIMIT, lease.remaining)))
+            written: bool = yield Run(steps, max(0.05, min(timing.CALL_LIMIT, lease.remaining)))
             return written
         except StoreUnavailable:
             yield Wait(bell, min(RETRY, lease.remaining))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from . import checks, once
+from . import once
 from .aio import Lease, Lock, Locks
+from .core import checks
+from .core.options import Spec
+from .core.typed import Any
 from .errors import LeaseLost
-from .spec import Spec
-from .typed import Any
 
 
 class Once:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import checks, once
+from . import once
+from .core import checks
+from .core.options import Spec
+from .core.typed import Any
 from .lock import Lease, Lock, Locks
-from .spec import Spec
-from .typed import Any
 
 
 class Once:

@@ -9,18 +9,18 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 
-from . import engine, keeping, policy
-from .bells import ThreadBell
-from .core import Core
-from .effects import Effects, Listen, Run, Wait
+from .core import acquire, keeper, release, timing
+from .core.effects import Effects, Listen, Run, Wait
+from .core.lease import BaseLease
+from .core.log import ERROR, WARNING, log
+from .core.options import Spec
+from .core.protocol import Ask, Busy, Grant, Reply, Store, TaskDriver, await_steps
+from .core.registry import Registry
+from .core.typed import Any, TypeVar
 from .errors import StoreError
-from .lease import BaseLease
-from .log import ERROR, WARNING, log
 from .model import Event
-from .protocol import Ask, Busy, Grant, Reply, Store, TaskDriver, await_steps
-from .spec import Spec
+from .runtime.wakeups import ThreadBell
 from .telling import Teller
-from .typed import Any, TypeVar
 
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)
@@ -76,7 +76,7 @@ class TaskBell:
         return self.rang()
 
 
-class TaskCore(Core):
+class TaskRegistry(Registry):
     """The books of a ``Locks``, and what carries out effects with tasks."""
 
     driver: TaskDriver
@@ -161,26 +161,26 @@ class TaskCore(Core):
     async def call(self, steps: Any) -> Any:
         self.check_open()
         self.bind()
-        return await self.driver.run(steps, policy.CALL_LIMIT)
+        return await self.driver.run(steps, timing.CALL_LIMIT)
 
     async def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None) -> L:
         """A lease, made by ``make``. Whatever happens in here, nothing is left behind in the store."""
         if timeout is not None:
-            timeout = policy.patience(timeout)
+            timeout = timing.patience(timeout)
         self.check_giving_out(spec.heir)
         bell = TaskBell(self.bind())
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            limit = engine.first_limit(spec, timeout)
+            limit = acquire.first_limit(spec, timeout)
             sent = self.now()
             try:
                 reply: Reply | StoreError = await self.driver.run(self.store.acquire(ask), limit)
             except StoreError as error:
                 reply = error
-            taken = engine.at_once(self, spec, ask, reply, sent)
+            taken = acquire.at_once(self, spec, ask, reply, sent)
             if taken is None:
-                taken = await self.drive(engine.acquire(self, spec, ask, timeout, bell, (sent, reply)))
+                taken = await self.drive(acquire.acquire(self, spec, ask, timeout, bell, (sent, reply)))
             lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
             self.add(lease)
             del self.asking[ask.attempt]
@@ -200,7 +200,7 @@ class TaskCore(Core):
         asks = [spec.ask(self.owner, queue=False) for spec in specs]
         try:
             self.asking.update((ask.attempt, bell) for ask in asks)
-            taken = await self.drive(engine.acquire_all(self, specs, asks, timeout))
+            taken = await self.drive(acquire.acquire_all(self, specs, asks, timeout))
             return None if taken is None else self.hold(make, specs, taken, bell)
         except BaseException as error:
             await self._give_up(asks, error)
@@ -211,13 +211,13 @@ class TaskCore(Core):
 
     async def _give_up(self, asks: Sequence[Ask], error: BaseException) -> None:
         """Give back what a failed acquire may have left; no longer than GRACE here, the rest in the background."""
-        if not engine.owes(asks[0], error):
+        if not acquire.owes(asks[0], error):
             return
         if isinstance(error, GeneratorExit):  # the coroutine is being thrown away and may not await any more
             for ask in asks:
-                self.settle(engine.owed(self, ask))
+                self.settle(release.owed(self, ask))
             return
-        await asyncio.wait({self.spawn(self.drive(engine.abandon(self, asks, error)))}, timeout=GRACE)
+        await asyncio.wait({self.spawn(self.drive(release.abandon(self, asks, error)))}, timeout=GRACE)
 
     # The keeper, the events, and what other threads have to say.
 
@@ -230,9 +230,9 @@ class TaskCore(Core):
             self.bell.ring()
 
     async def _keep(self, bell: TaskBell) -> None:
-        await self.drive(keeping.keep(self, bell))
+        await self.drive(keeper.keep(self, bell))
         if self.dropped:
-            self._begin_close(policy.CALL_LIMIT)
+            self._begin_close(timing.CALL_LIMIT)
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
         """The keeper has ended, perhaps before it has begun."""
@@ -245,7 +245,7 @@ class TaskCore(Core):
         if self.closed is None and (self.leases or self.unsettled):
             self.wake_keeper()
         elif self.closed is None and self.dropped:
-            self._begin_close(policy.CALL_LIMIT)
+            self._begin_close(timing.CALL_LIMIT)
 
     def drop(self) -> None:
         """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
@@ -254,7 +254,7 @@ class TaskCore(Core):
         if self.keeping and self.bell is not None:
             self.bell.ring()
         elif self.loop is not None and self.loop.is_running():
-            self.in_loop(functools.partial(self._begin_close, policy.CALL_LIMIT))
+            self.in_loop(functools.partial(self._begin_close, timing.CALL_LIMIT))
         elif not self.finished:
             self.at_exit(0.0)
 
@@ -314,7 +314,7 @@ class TaskCore(Core):
             if asyncio.iscoroutine(result):
                 self.spawn_callback(finish(result))
 
-    async def close(self, limit: float = policy.CALL_LIMIT) -> None:
+    async def close(self, limit: float = timing.CALL_LIMIT) -> None:
         self.bind()
         if (callback := _callback.get()) is not None:
             self.closers.add(callback)
@@ -327,7 +327,7 @@ class TaskCore(Core):
         return self.closing
 
     async def _close(self, limit: float) -> None:
-        await self.drive(keeping.close(self, limit, TaskBell(asyncio.get_running_loop())))
+        await self.drive(keeper.close(self, limit, TaskBell(asyncio.get_running_loop())))
         if self.bell is not None:
             self.bell.ring()
         ends = self.now() + limit
@@ -352,7 +352,7 @@ class TaskCore(Core):
         if self.finished and not self.unsettled:
             return
         ends = self.now() + limit
-        effects = keeping.close(self, limit, ThreadBell())
+        effects = keeper.close(self, limit, ThreadBell())
         self.closed = "the interpreter is exiting"
         self.asking.clear()
         self.giving.clear()

@@ -6,18 +6,18 @@ import threading
 from _thread import allocate_lock
 from collections.abc import Callable, Mapping, Sequence
 
-from . import clock, engine, keeping, policy
-from .bells import ThreadBell
-from .core import Core, aside
-from .effects import Effects, Listen, Run, Wait
+from .core import acquire, clock, keeper, release, timing
+from .core.effects import Effects, Listen, Run, Wait
+from .core.lease import BaseLease
+from .core.log import ERROR, log
+from .core.options import Spec
+from .core.protocol import Ask, Reply, Store, ThreadDriver
+from .core.registry import Registry
+from .core.typed import Any, TypeVar
 from .errors import AcquireCancelled, StoreError
-from .lease import BaseLease
-from .log import ERROR, log
 from .model import Event
-from .protocol import Ask, Reply, Store, ThreadDriver
-from .spec import Spec
-from .starting import Life, start_thread
-from .typed import Any, TypeVar
+from .runtime.thread_start import Life, aside, start_thread
+from .runtime.wakeups import ThreadBell
 
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)
@@ -118,7 +118,7 @@ class Cancel:
         return result
 
 
-class ThreadCore(Core):
+class ThreadRegistry(Registry):
     """The books of a ``Locks``, and what carries out effects with threads."""
 
     driver: ThreadDriver
@@ -185,12 +185,12 @@ class ThreadCore(Core):
 
     def call(self, steps: Any) -> Any:
         self.check_open()
-        return self.driver.run(steps, policy.CALL_LIMIT)
+        return self.driver.run(steps, timing.CALL_LIMIT)
 
     def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None, event: threading.Event | None) -> L:
         """A lease, made by ``make``. Whatever happens in here, nothing is left behind in the store."""
         if timeout is not None:
-            timeout = policy.patience(timeout)
+            timeout = timing.patience(timeout)
         cancel = None if event is None else Cancel(event)
         if cancel is not None:
             cancel.check()
@@ -203,17 +203,17 @@ class ThreadCore(Core):
             if cancel is None:
                 if self.closed is not None or self.draining is not None:  # since
                     self.check_giving_out(spec.heir)
-                limit = engine.first_limit(spec, timeout) if timeout else spec.timing.call_limit
+                limit = acquire.first_limit(spec, timeout) if timeout else spec.timing.call_limit
                 sent = self.now()
                 try:
                     reply: Reply | StoreError = self.driver.run(self.store.acquire(ask), limit)
                 except StoreError as error:
                     reply = error
-                taken = engine.at_once(self, spec, ask, reply, sent)
+                taken = acquire.at_once(self, spec, ask, reply, sent)
                 if taken is None:
                     first = sent, reply
             if taken is None:
-                taken = self.drive(engine.acquire(self, spec, ask, timeout, bell, first), cancel)
+                taken = self.drive(acquire.acquire(self, spec, ask, timeout, bell, first), cancel)
             claim, sent, trusted = taken
             lease = make(self, spec, claim, sent, trusted)
             self.add(lease)
@@ -237,7 +237,7 @@ class ThreadCore(Core):
         asks = [spec.ask(self.owner, queue=False) for spec in specs]
         try:
             self.asking.update((ask.attempt, bell) for ask in asks)
-            taken = self.drive(engine.acquire_all(self, specs, asks, timeout), cancel)
+            taken = self.drive(acquire.acquire_all(self, specs, asks, timeout), cancel)
             if taken is not None:
                 return self.hold(make, specs, taken, bell)
             self._forget(asks)
@@ -257,8 +257,8 @@ class ThreadCore(Core):
                 raise
             return
         try:
-            if engine.owes(asks[0], error):
-                self.drive(engine.abandon(self, asks, error))
+            if acquire.owes(asks[0], error):
+                self.drive(release.abandon(self, asks, error))
         finally:
             self._forget(asks)
 
@@ -267,7 +267,7 @@ class ThreadCore(Core):
         try:
             while not call.wait(1.0):
                 pass
-            self.drive(engine.abandon(self, asks, error))
+            self.drive(release.abandon(self, asks, error))
         finally:
             self._forget(asks)
 
@@ -297,7 +297,7 @@ class ThreadCore(Core):
                 return  # an interrupt came just after the keeper was started, and another was started for it
             self.keeper, self.keeping = life, True
         with life:
-            self.drive(keeping.keep(self, self.bell))
+            self.drive(keeper.keep(self, self.bell))
             if self.dropped and self.closed is None:
                 self.close()
 
@@ -343,14 +343,14 @@ class ThreadCore(Core):
             except Exception as error:
                 log(ERROR, "a listener raised an error on the event %r", event.type, exc=error)
 
-    def close(self, limit: float = policy.CALL_LIMIT) -> None:
+    def close(self, limit: float = timing.CALL_LIMIT) -> None:
         """Each step can be done again, so that a close that was interrupted can be called again."""
         ends = self.now() + limit
         with self.closing:
             if self.finished:
                 return
             self.closed = self.closed or "this Locks is closed"
-            self.drive(keeping.close(self, limit, ThreadBell()))
+            self.drive(keeper.close(self, limit, ThreadBell()))
             self.bell.ring()
             if self.keeper is not None:
                 self.keeper.join(max(0.0, ends - self.now()))

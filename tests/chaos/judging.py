@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from leasehold import policy
+from leasehold.core import timing
 from leasehold.testing.history import NEVER, Record, Violation, check
 
 from .resource import Counters
@@ -103,7 +103,7 @@ def deaths(store: str, records: list[Record], late: float) -> list[Record]:
         kill = kills.get(each.ask.partition(".")[0]) if each.op == "seen" else None
         if kill is None or setup.by_clock:
             continue
-        lasts = TTL if each.token == kill.token else policy.WAITER_TTL + policy.FIRST_TERM
+        lasts = TTL if each.token == kill.token else timing.WAITER_TTL + timing.FIRST_TERM
         limit = lasts + setup.late + late
         if any(kill.returned - AFTERMATH < at < kill.returned + limit for at in servers):
             limit += AFTERMATH
@@ -121,7 +121,7 @@ def last_taken(store: str, records: list[Record], took: Record, late: float) -> 
         return took
     holders = {id(each) for each in hits(records, "kill")}
     dead = [each for each in faults if each.outcome == "kill" and id(each) not in holders]
-    waiting = sum(took.invoked - each.returned < policy.WAITER_TTL and each.name == took.name for each in dead)
+    waiting = sum(took.invoked - each.returned < timing.WAITER_TTL and each.name == took.name for each in dead)
     return took._replace(limit=min(took.limit or 0.0, TTL + setup.late + late + waiting))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import leasehold
-from leasehold import clock
+from leasehold.core import clock
 from leasehold.testing.history import History, Record, load
 from servers.clock import FakeClock
 from servers.process import wait_until

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import leasehold
-from leasehold import policy
+from leasehold.core import timing
 from leasehold.testing.history import History, Record
 
 from .judging import AFTERMATH, LOADED, UNDER_WAY, judge, latencies, refused_too_soon, steps_seen, takeovers
@@ -142,7 +142,7 @@ def test_what_was_held_up_by_a_fault_may_take_as_much_longer(
 def test_what_the_dead_still_hold_is_found(tmp_path: Path) -> None:
     assert rules(tmp_path, KILLED, seen(10.0 + LIMIT - 0.01)) == []
     assert rules(tmp_path, KILLED, seen(10.0 + LIMIT + 0.01)) == ["not settled"]
-    queued = LIMIT - TTL + policy.WAITER_TTL + policy.FIRST_TERM
+    queued = LIMIT - TTL + timing.WAITER_TTL + timing.FIRST_TERM
     assert rules(tmp_path, KILLED, seen(10.0 + queued - 0.01, token=6)) == [], "granted to its place in the queue"
     assert rules(tmp_path, KILLED, seen(10.0 + queued + 0.01, token=6)) == ["not settled"]
 

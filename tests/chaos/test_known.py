@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import clock
+from leasehold.core import clock
 from leasehold.testing.history import History, check
 from servers.proxy import Proxy
 from servers.redis import Redis, ask

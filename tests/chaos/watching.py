@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection
 
 import leasehold
-from leasehold import clock, policy
+from leasehold.core import clock, timing
 from leasehold.testing.history import History
 from leasehold.testing.scene import our_threads
 
@@ -62,7 +62,7 @@ def see_that_nobody_waits(locks: leasehold.Locks, name: str, history: History, p
         time.sleep(0.1)
 
 
-PLACES = policy.WAITER_TTL + 5.0
+PLACES = timing.WAITER_TTL + 5.0
 """For how long the dead may be in a queue, and a while."""
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import leasehold
-from leasehold import clock
+from leasehold.core import clock
 from leasehold.testing.history import History
 
 from .resource import Counters

@@ -17,8 +17,8 @@ import leasehold
 from intercept import Intercepted
 from leasehold.cli.once import Work
 from leasehold.cli.options import parse
+from leasehold.core.timing import UNAVAILABLE_LIMIT
 from leasehold.once import LONGEST_NOTE
-from leasehold.policy import UNAVAILABLE_LIMIT
 from leasehold.testing import faults
 
 from .shell import UNAVAILABLE, Shell, finish, until

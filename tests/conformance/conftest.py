@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import clock
+from leasehold.core import clock
 
 from .clocks import StepClock
 

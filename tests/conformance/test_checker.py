@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import StoreUnavailable, policy
+from leasehold import StoreUnavailable
+from leasehold.core import timing
 from leasehold.testing.counter import Fenced, check_history
 from leasehold.testing.faults import install
 from leasehold.testing.scene import Scene
@@ -101,7 +102,7 @@ def test_faults_happen_as_often_as_asked() -> None:
 
 
 def test_a_hanging_call_ends_when_mended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "CALL_LIMIT", 60.0)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)
     with leasehold.connect("memory://checker", ttl=300) as locks:
         faults = install(locks)
         faults.lose_request("acquire", noticed_after=60)

@@ -1,6 +1,6 @@
 """A store that answers what a test says, and a ``Locks`` of asyncio on it, on a clock that the test moves.
 
-It follows the protocol of every store (``leasehold.protocol``). Time passes only by ``advance``, so that each moment is
+It follows the protocol of every store (``leasehold.core.protocol``). Time passes only by ``advance``, so that each moment is
 exact: when the store is asked, and for how long a lease can be trusted.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from leasehold import aio
-from leasehold.protocol import RENEWED, Ask, Busy, Grant, Reply, Steps, run_steps
-from leasehold.testing.virtual import VirtualCore, VirtualLoop
+from leasehold.core.protocol import RENEWED, Ask, Busy, Grant, Reply, Steps, run_steps
+from leasehold.testing.virtual import VirtualLoop, VirtualRegistry
 
 T0 = 100.0
 """What the clock shows at first."""
@@ -29,7 +29,7 @@ class Scripted:
         """When the store was sent which operation, and about what."""
         self.loop = VirtualLoop(lambda: self.now)
         self.driver = _Driver(self)
-        self._core = VirtualCore(
+        self._core = VirtualRegistry(
             _Store(),
             self.driver,
             lambda: self.now,

@@ -14,7 +14,7 @@ import pytest
 import leasehold
 from intercept import Intercepted
 from leasehold import aio, fence
-from leasehold.spec import LOCK_OPTIONS
+from leasehold.core.options import LOCK_OPTIONS
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import pytest
 
 import leasehold
 from intercept import Intercepted
-from leasehold import AcquireCancelled, policy
+from leasehold import AcquireCancelled
+from leasehold.core import timing
 from leasehold.testing.handles import eventually
 
 
@@ -24,7 +25,7 @@ def test_cancelled_acquire_does_not_wait_for_an_answer_that_does_not_come(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what the store grants after all is given back, when it has."""
-    monkeypatch.setattr(policy, "CALL_LIMIT", 60.0)  # so that nothing else ends the call meanwhile
+    monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)  # so that nothing else ends the call meanwhile
     store = Intercepted(url)
     with store.connect() as locks, leasehold.connect(url) as others:
         locks.lock("other").acquire().release()

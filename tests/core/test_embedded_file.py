@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import leasehold
-from leasehold import keeping
+from leasehold.core import keeper
 from leasehold.testing.faults import install
 from leasehold.testing.handles import eventually
 
@@ -54,7 +54,7 @@ def test_waiter_without_its_fifo_polls(locks: leasehold.Locks, tmp_path: Path) -
 
 
 def test_many_dead_names_are_purged(locks: leasehold.Locks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeping, "TIDY_LIMIT", 60.0)  # however busy the machine is
+    monkeypatch.setattr(keeper, "TIDY_LIMIT", 60.0)  # however busy the machine is
     locks.lock("held", ttl=3600).acquire()
     kept = locks.lock("kept", ttl=3600).acquire()
     connection = sqlite3.connect(tmp_path / "leases.db", isolation_level=None)

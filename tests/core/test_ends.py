@@ -174,7 +174,7 @@ class Exiting:
             import atexit, sys, threading, time
             kept = []
             atexit.register(lambda: print([lease.valid for lease in kept]))  # called after those that come later
-            import leasehold, leasehold.policy
+            import leasehold, leasehold.core.timing
             from leasehold.testing.faults import install
         """
         lines = [*begin.splitlines(), *code.splitlines(), 'print("ready", flush=True)', "sys.stdin.readline()"]
@@ -214,7 +214,7 @@ def test_busy_file_does_not_delay_the_exit_of_many_locks(tmp_path: Path) -> None
 def test_call_that_waits_for_a_busy_file_does_not_delay_the_exit(tmp_path: Path) -> None:
     """The call is in the middle of the store, where no other call can be."""
     waits = """
-        leasehold.policy.CALL_LIMIT = 60.0
+        leasehold.core.timing.CALL_LIMIT = 60.0
         locks = leasehold.connect(sys.argv[1], ttl=100)
         network = install(locks)
         sys.stdin.readline()

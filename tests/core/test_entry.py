@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
-from leasehold.entry import GRANTED, RESTING, Entry
-from leasehold.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Mismatch
+from leasehold.core.entry import GRANTED, RESTING, Entry
+from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Mismatch
 
 S = SECOND
 TTL = 10 * S

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import aio, checks
+from leasehold import aio
+from leasehold.core import checks
 from leasehold.testing.faults import install
 
 

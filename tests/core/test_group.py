@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import Scripted
 
+from leasehold.core.protocol import Holding
 from leasehold.group import FAILED, JOINED, LEFT, Member, Roster
-from leasehold.protocol import Holding
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = [f"key {number}" for number in range(3000)]

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from scripted import T0, Scripted
 
-from leasehold import policy
-from leasehold.protocol import SECOND, Busy, Grant
+from leasehold.core import timing
+from leasehold.core.protocol import SECOND, Busy, Grant
 
 S0 = 5_000 * SECOND
 """What the store's clock shows at T0."""
 FAR = 1000.0
 """Seconds until the holder's expiry: long enough for the waiter not to look by itself."""
-FIRST_TERM = policy.FIRST_TERM * 0.99 - 0.05
+FIRST_TERM = timing.FIRST_TERM * 0.99 - 0.05
 """For how long a first term can be trusted."""
 ASKED = Grant(99)
 

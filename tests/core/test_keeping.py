@@ -11,7 +11,7 @@ import pytest
 
 import leasehold
 from intercept import Intercepted
-from leasehold import keeping, policy
+from leasehold.core import keeper, timing
 from leasehold.errors import StoreUnavailable
 from leasehold.testing.faults import install
 from leasehold.testing.handles import eventually
@@ -121,8 +121,8 @@ def test_tidying_leaves_time_for_leases_that_come_meanwhile() -> None:
     with store.connect(ttl=3600) as locks:
         lease = locks.lock("x").acquire()
         eventually(lambda: store.limits["tidy"])
-        assert store.limits["tidy"] == [keeping.TIDY_LIMIT]
-        assert keeping.TIDY_LIMIT <= 0.5
+        assert store.limits["tidy"] == [keeper.TIDY_LIMIT]
+        assert keeper.TIDY_LIMIT <= 0.5
         assert lease.release()
 
 
@@ -134,10 +134,10 @@ def test_renewal_that_hangs_leaves_time_for_leases_that_live_elsewhere() -> None
         remaining = short.remaining
         store.wake("long")  # it alone is renewed
         eventually(lambda: store.over["renew"] == 1)
-        assert keeping.SPARE <= store.limits["renew"][0] <= remaining / 2
-        assert store.limits["renew"][0] < policy.CALL_LIMIT
+        assert keeper.SPARE <= store.limits["renew"][0] <= remaining / 2
+        assert store.limits["renew"][0] < timing.CALL_LIMIT
         short.release()
         store.wake("long")
         eventually(lambda: store.over["renew"] == 2)
-        assert store.limits["renew"][1] == policy.CALL_LIMIT
+        assert store.limits["renew"][1] == timing.CALL_LIMIT
         assert long.release()

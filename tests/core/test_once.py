@@ -17,10 +17,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 import leasehold
 from intercept import Intercepted
 from leasehold import aio
+from leasehold.core.protocol import SECOND
+from leasehold.core.timing import CALL_LIMIT
 from leasehold.errors import StoreNotReady
 from leasehold.once import LONGEST_NOTE, Outcome, TooManyOutcomes, dump, load
-from leasehold.policy import CALL_LIMIT
-from leasehold.protocol import SECOND
 from leasehold.testing import faults
 
 versions = st.integers(1, 3)
@@ -331,7 +331,7 @@ async def test_reads_of_outcomes_end_as_an_acquire_would(
     side: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as an acquire would be: until the timeout, without one for a time of unbroken failure."""
-    monkeypatch.setattr("leasehold.policy.UNAVAILABLE_LIMIT", 0.5)
+    monkeypatch.setattr("leasehold.core.timing.UNAVAILABLE_LIMIT", 0.5)
     there = Side(side)
     there.network.lose_request("read_note")
     with pytest.raises(leasehold.StoreUnavailable):

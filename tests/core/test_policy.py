@@ -12,8 +12,8 @@ from scripted import T0, Scripted
 
 from intercept import Intercepted
 from leasehold import AcquireTimeout, Preset, connect
-from leasehold.policy import PRESETS, check_poll, make_timing, pauses, preset
-from leasehold.protocol import SECOND, Grant
+from leasehold.core.protocol import SECOND, Grant
+from leasehold.core.timing import PRESETS, check_poll, make_timing, pauses, preset
 
 
 def test_default_timing() -> None:

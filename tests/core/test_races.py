@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 import leasehold
-from leasehold import clock
-from leasehold.policy import FIRST_TERM, safety_margin
+from leasehold.core import clock
+from leasehold.core.timing import FIRST_TERM, safety_margin
 
 SHORTEST = FIRST_TERM - safety_margin(FIRST_TERM, None)
 """For how long any lease can be trusted, at least, from when it was asked for."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.typed import NamedTuple
+from leasehold.core.typed import NamedTuple
 
 
 class Cheap(NamedTuple):

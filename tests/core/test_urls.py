@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import admin, aio, log
+from leasehold import admin, aio
 from leasehold.cli import command
+from leasehold.core import log
 
 SECRET = "hunter2"
 

@@ -9,7 +9,7 @@ import pytest
 
 import leasehold
 from leasehold import aio
-from leasehold.lease import BaseLease
+from leasehold.core.lease import BaseLease
 
 from .blocks import ROOT
 
@@ -83,7 +83,7 @@ def _is_error(name: str) -> bool:
 
 def test_faq_explains_each_reason_of_loss() -> None:
     page = (ROOT / "docs" / "faq.md").read_text()
-    from leasehold import lease
+    from leasehold.core import lease
 
     reasons = [lease.EXPIRED, lease.TAKEN, lease.INTERRUPTED, lease.CLOSED, lease.FORKED]
     assert all(f"| {reason} |" in page for reason in reasons)

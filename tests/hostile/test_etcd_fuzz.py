@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import leasehold
-from leasehold.engine import WrongShape
+from leasehold.core.acquire import WrongShape
 from servers.etcd import Etcd, ask
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]

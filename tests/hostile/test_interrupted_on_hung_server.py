@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold.protocol import Ask
+from leasehold.core.protocol import Ask
 from leasehold.stores.main_thread import MainThread
 from servers.mongodb import MongoDB
 from servers.zookeeper import ZooKeeper

@@ -143,7 +143,7 @@ def test_process_lives_on(program: str) -> None:
 
 
 STARTED_ELSEWHERE = {
-    "starting.py",
+    "runtime/thread_start.py",
     "stores/main_thread.py",  # in a bare thread
     "stores/mongodb/threads.py",  # in leasehold-main: see stores/main_thread.py
     "stores/etcd/threads.py",

@@ -28,5 +28,5 @@ async def work(url: str) -> None:
 
 if __name__ == "__main__":
     atexit.register(report)  # before leasehold is loaded: so it is called after leasehold's own handler
-    assert "leasehold.core" not in sys.modules
+    assert "leasehold.core.registry" not in sys.modules
     asyncio.run(work("memory://at-exit"))

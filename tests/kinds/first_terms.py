@@ -9,15 +9,15 @@ from __future__ import annotations
 import sys
 from hashlib import sha1
 
-from leasehold import policy
+from leasehold.core import timing
 
 
 def lengthen(term: float, url: str) -> None:
     """A first term of so many seconds, in this process, for a store of that URL.
 
     To be said before anything of leasehold is loaded that has taken the usual one from there. Never in pytest's own."""
-    assert "leasehold.core" not in sys.modules, "it is too late for that"
-    usual, policy.FIRST_TERM = policy.FIRST_TERM, term
+    assert "leasehold.core.registry" not in sys.modules, "it is too late for that"
+    usual, timing.FIRST_TERM = timing.FIRST_TERM, term
     if not url.startswith(("redis:", "redlock:")):
         return
     from leasehold.stores.redis import scripts

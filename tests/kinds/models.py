@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 import leasehold
-from leasehold import policy
-from leasehold.effects import Wait
-from leasehold.protocol import SECOND
+from leasehold.core import timing
+from leasehold.core.effects import Wait
+from leasehold.core.protocol import SECOND
 from leasehold.stores.entries import JointEntryStore
 from leasehold.stores.memory import MemoryThreads, Table
-from leasehold.threads import ThreadCore
+from leasehold.threads import ThreadRegistry
 
 TTL = 10.0
 MARGIN = 0.01 * TTL + 0.05
@@ -156,7 +156,7 @@ class Waiting(Actor):
         self.dead = True
 
 
-class MachineCore(ThreadCore):
+class MachineCore(ThreadRegistry):
     """What is behind a ``Locks`` in the machine's time: no timer, and its actors wait as the machine says."""
 
     def __init__(self, machine: Kind, who: int) -> None:
@@ -317,7 +317,7 @@ class Kind(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(queue))
         if crashes:
             one.crash()
-            self.pass_time(policy.WAITER_TTL + policy.FALLBACK + STEP)
+            self.pass_time(timing.WAITER_TTL + timing.FALLBACK + STEP)
         else:
             one.give_up()
         queue.remove(one)

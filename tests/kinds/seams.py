@@ -90,11 +90,11 @@ def connect(
     # Loaded when called: a process of test_processes lengthens the first term before.
     from leasehold import Locks, aio
     from leasehold.connect import find
-    from leasehold.tasks import TaskCore
-    from leasehold.threads import ThreadCore
+    from leasehold.tasks import TaskRegistry
+    from leasehold.threads import ThreadRegistry
 
     opened = find(url, namespace)
     options: dict[str, Any] = {"namespace": namespace, "owner": owner, "kinds": None, "defaults": defaults}
     if side == "threads":
-        return Locks(ThreadCore(store(opened.store), driver(opened.threads()), **options))
-    return aio.Locks(TaskCore(store(opened.store), driver(opened.tasks()), **options))
+        return Locks(ThreadRegistry(store(opened.store), driver(opened.threads()), **options))
+    return aio.Locks(TaskRegistry(store(opened.store), driver(opened.tasks()), **options))

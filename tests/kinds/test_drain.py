@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import aio, policy
+from leasehold import aio
+from leasehold.core import timing
 from leasehold.testing.handles import eventually
 from leasehold.testing.leases import Leases
 
@@ -63,7 +64,7 @@ def test_drain_logs_errors_and_goes_on(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """D9: a callback that fails, a leader that cannot be told, a body that does not stop, a store that is away."""
-    monkeypatch.setattr(policy, "CALL_LIMIT", 0.3)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 0.3)
     lost: list[str] = []
     leads, go_on = threading.Event(), threading.Event()
 
@@ -97,7 +98,7 @@ def test_drain_logs_errors_and_goes_on(
 async def test_drain_by_a_task_logs_errors_and_goes_on(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(policy, "CALL_LIMIT", 0.3)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 0.3)
     lost: list[str] = []
     leads, go_on = asyncio.Event(), asyncio.Event()
 
@@ -138,7 +139,7 @@ HOURS = 10_000.0
 @pytest.mark.parametrize("how", ["drain", "close"])
 def test_store_that_is_away_is_not_stormed(how: str, url: str, monkeypatch: pytest.MonkeyPatch, leases: Leases) -> None:
     """What cannot be released is tried again in a while, not as fast as it can be refused."""
-    monkeypatch.setattr(policy, "CALL_LIMIT", SECOND)
+    monkeypatch.setattr(timing, "CALL_LIMIT", SECOND)
     store = Away()
     locks = connect(url, ttl=60, driver=store)
     held = [locks.lock(name).acquire() for name in ("a", "b")]
@@ -162,7 +163,7 @@ def test_store_that_is_away_is_not_stormed(how: str, url: str, monkeypatch: pyte
 async def test_store_that_is_away_is_not_stormed_by_a_task(
     how: str, url: str, monkeypatch: pytest.MonkeyPatch, leases: Leases
 ) -> None:
-    monkeypatch.setattr(policy, "CALL_LIMIT", SECOND)
+    monkeypatch.setattr(timing, "CALL_LIMIT", SECOND)
     store = AwayTasks()
     locks = connect(url, "asyncio", ttl=60, driver=store)
     held = [await locks.lock(name).acquire() for name in ("a", "b")]

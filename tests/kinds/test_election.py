@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import clock
+from leasehold.core import clock
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.handles import eventually
 from leasehold.testing.processes import Process

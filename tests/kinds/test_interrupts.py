@@ -16,13 +16,16 @@ from types import FrameType
 import pytest
 
 import leasehold
-from leasehold.policy import CALL_LIMIT
+from leasehold.core.timing import CALL_LIMIT
 from leasehold.testing.handles import eventually
 from leasehold.testing.scene import our_threads
 
 FILES = {
-    str(Path(leasehold.__file__).with_name(f"{name}.py"))
-    for name in ("lock", "kinds", "joint", "lease", "engine", "threads", "core", "timer")
+    str(Path(leasehold.__file__).parent / f"{name}.py")
+    for name in (
+        *("lock", "kinds", "joint", "threads", "runtime/hooks", "runtime/thread_start", "runtime/timer"),
+        *("core/acquire", "core/lease", "core/listing", "core/registry", "core/release"),
+    )
 }
 """What keeps books. There it comes when a line is passed for the first time, and for the second."""
 MOST = 1000

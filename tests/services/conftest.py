@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import leasehold
-import leasehold.on_signals
-import leasehold.policy
+import leasehold.core.timing
+import leasehold.runtime.signals
 
 from .service import Service
 from .work import TTL
@@ -28,7 +28,7 @@ def hear_signals() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits relies on being called."""
-    monkeypatch.setattr(leasehold.policy, "FALLBACK", TTL)
+    monkeypatch.setattr(leasehold.core.timing, "FALLBACK", TTL)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import leasehold
-import leasehold.on_signals
-import leasehold.policy
+import leasehold.core.timing
+import leasehold.runtime.signals
 
 from .work import NAMES
 
@@ -109,7 +109,7 @@ class Service:
 
     def signal_again(self, number: int) -> None:
         """So late that it is not taken for the same one."""
-        time.sleep(leasehold.on_signals.TOGETHER + 0.1)
+        time.sleep(leasehold.runtime.signals.TOGETHER + 0.1)
         self.signal(number)
 
     def ended(self) -> int:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import leasehold
-import leasehold.on_signals
-import leasehold.policy
-from leasehold.lease import DRAINED
+import leasehold.core.timing
+import leasehold.runtime.signals
+from leasehold.core.lease import DRAINED
 
 from .service import LIMIT, sides
 
@@ -88,7 +88,7 @@ def end():
     sys.stdin.read()  # of which signals are no end
     print("ended", flush=True)
 
-leasehold.on_signals.TOGETHER = 300
+leasehold.runtime.signals.TOGETHER = 300
 atexit.register(end)
 locks = leasehold.connect("memory://")
 locks.drain_on_signals()
@@ -102,7 +102,7 @@ class Text:
     """A process that runs a text of these, and says where it is."""
 
     def __init__(self, text: str) -> None:
-        imports = "import asyncio, atexit, os, signal, sys, threading, time, leasehold, leasehold.on_signals"
+        imports = "import asyncio, atexit, os, signal, sys, threading, time, leasehold, leasehold.runtime.signals"
         pipe = subprocess.PIPE
         words = (sys.executable, "-c", f"{imports}\nfrom leasehold import aio\n{text}")
         self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
@@ -138,7 +138,7 @@ def test_signals_do_what_they_did_before_when_all_locks_are_closed(side: str, nu
 @sides
 def test_locks_that_ask_for_it_during_a_drain_are_drained_too(side: str) -> None:
     """At once, and hurried like the others; to ask again changes nothing. Neither leaves a close that never ends."""
-    before = "signal.signal(signal.SIGTERM, lambda *_: None)\nleasehold.on_signals.TOGETHER = 0\n"
+    before = "signal.signal(signal.SIGTERM, lambda *_: None)\nleasehold.runtime.signals.TOGETHER = 0\n"
     with Text(before + NEWCOMER[side] + "print(*{lease.lost_reason for lease in leases})") as process:
         code, said, errors = process.ended()
     assert (code, said) == (0, f"draining [True, True]\n{DRAINED}\n"), errors

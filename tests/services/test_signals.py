@@ -33,7 +33,9 @@ def test_work_of_a_signalled_service_is_cut_after_the_grace(service: Service, si
     assert service.said("cut") == sorted(NAMES)
     assert not service.said("done")
     service.check_handed_on()
-    (after,) = (re.search(r"timed out after ([\d.]+) s: ", line) for line in service.errors if "drain timed out" in line)
+    (after,) = (
+        re.search(r"timed out after ([\d.]+) s: ", line) for line in service.errors if "drain timed out" in line
+    )
     assert after is not None
     assert 1 <= float(after[1]) < LONG
     assert service.logged("3 leases lost: 'one', 'three', 'two'")

@@ -20,8 +20,8 @@ if "SERVICE_URL" in os.environ:  # a process of these tests, and not the tests t
 
     lengthen(60.0, os.environ["SERVICE_URL"])  # in which a successor may come, however busy the machine
 
-import leasehold.drain
-import leasehold.on_signals
+import leasehold.core.drain
+import leasehold.runtime.signals
 
 NAMES = ("one", "two", "three")
 NAMESPACE = os.environ.get("SERVICE_NAMESPACE", "")
@@ -96,7 +96,7 @@ def fork_and_tell() -> None:
 def be_patient(stubborn: bool) -> None:
     """A drain that waits for ever for bodies that were told of their loss: it can only be ended from outside."""
     if stubborn:
-        leasehold.drain.UNWIND = FOR_EVER  # type: ignore[attr-defined]
+        leasehold.core.drain.UNWIND = FOR_EVER  # type: ignore[attr-defined]
 
 
 def handle_by_raising() -> None:
@@ -108,7 +108,7 @@ def handle_by_raising() -> None:
 
 def take_for_one() -> None:
     """All signals of a test come together, however long it takes to send them."""
-    leasehold.on_signals.TOGETHER = FOR_EVER
+    leasehold.runtime.signals.TOGETHER = FOR_EVER
 
 
 def wait_in_vain(locks: leasehold.Locks) -> None:

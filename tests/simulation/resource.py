@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leasehold.core import READERS
+from leasehold.core.registry import READERS
 from leasehold.testing.history import Resource
 
 LIMITS = {"semaphore": 2, "rwlock": READERS, "group": READERS}

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from leasehold import policy
-from leasehold.entry import GRANTED
+from leasehold.core import timing
+from leasehold.core.entry import GRANTED
 from leasehold.testing.history import Record, Violation, check
 
 from . import kinds
@@ -293,7 +293,7 @@ class Simulation:
             taken = last.process.start(self.take_last(last, name, rested))
             self.wait(world.now + SETTLE, taken)
         self.wait(world.now + SETTLE, last.process.start(last.locks.close()))
-        world.run(lambda: False, world.now + policy.WAITER_TTL)
+        world.run(lambda: False, world.now + timing.WAITER_TTL)
         for entry in self.server.entries().values():
             left = [
                 *self.server.holders(entry.name),
@@ -312,7 +312,7 @@ class Simulation:
             taken = client.lock(name, ttl=5.0, data="last").acquire(SETTLE - 1)
         async with await taken as lease:
             limit = (
-                LONGEST_TTL + policy.WAITER_TTL + 8.0 + self.server.back
+                LONGEST_TTL + timing.WAITER_TTL + 8.0 + self.server.back
             )  # of the dead: their ttl, their places in the queue; a look
             for each in parts(lease):
                 held = {"owner": "last", "token": each.token}
@@ -330,8 +330,8 @@ class Simulation:
 @contextmanager
 def seeded_pauses(rng: random.Random) -> Any:
     """The jitter of polling comes from the seed too; and the garbage collector does not call at random moments."""
-    pauses = policy.pauses
-    policy.pauses = functools.partial(pauses, rng=rng)
+    pauses = timing.pauses
+    timing.pauses = functools.partial(pauses, rng=rng)
     log = logging.getLogger("leasehold")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -339,7 +339,7 @@ def seeded_pauses(rng: random.Random) -> Any:
     try:
         yield
     finally:
-        policy.pauses = pauses
+        timing.pauses = pauses
         log.setLevel(level)
         gc.enable()
 

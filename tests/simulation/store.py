@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from leasehold.entry import RESTING, Entry
+from leasehold.core.entry import RESTING, Entry
+from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Holding, Refusal, Renewal, run_steps
 from leasehold.errors import StoreUnavailable
-from leasehold.protocol import SECOND, Ask, Busy, Grant, Holding, Refusal, Renewal, run_steps
 from leasehold.stores.entries import JointEntryStore
 from leasehold.stores.memory import Table, _MemoryDriver
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from leasehold import aio, drain
-from leasehold.entry import Entry
-from leasehold.lease import BaseLease
+from leasehold import aio
+from leasehold.core import drain
+from leasehold.core.entry import Entry
+from leasehold.core.lease import BaseLease
 
 from .naive import NaiveClient
 from .run import KINDS, Simulation, simulate

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold import LeaseLost, ShuttingDown
-from leasehold.drain import UNWIND
+from leasehold.core.drain import UNWIND
 from leasehold.testing.history import check
 
 from .resource import Counter

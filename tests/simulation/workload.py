@@ -10,11 +10,12 @@ import weakref
 from collections import deque
 from typing import Any
 
-from leasehold import AcquireTimeout, LeaseLost, ShuttingDown, StoreError, StoreUnavailable, aio, policy
-from leasehold.drain import UNWIND
-from leasehold.lease import EXPIRED, OVERHELD, SILENT, TAKEN
+from leasehold import AcquireTimeout, LeaseLost, ShuttingDown, StoreError, StoreUnavailable, aio
+from leasehold.core import timing
+from leasehold.core.drain import UNWIND
+from leasehold.core.lease import EXPIRED, OVERHELD, SILENT, TAKEN
 from leasehold.testing.history import LATE
-from leasehold.testing.virtual import VirtualCore
+from leasehold.testing.virtual import VirtualRegistry
 
 from . import kinds
 from .resource import Counter
@@ -72,7 +73,7 @@ class Client:
         driver = Driver(self.process, network)
         options = {"namespace": "", "owner": self.process.name, "kinds": None, "defaults": {}}
         store = (JointStore if network.joint else Store)()
-        core = VirtualCore(store, driver, self.process.local, **options)
+        core = VirtualRegistry(store, driver, self.process.local, **options)
         self.process.cores.append(core)
         return aio.Locks(core)
 
@@ -166,7 +167,7 @@ class Client:
                 self.granted(part, ask, invoked)
             return lease
         # A request may be this late, then hold for its ttl, or wait its time in the queue and be granted a first term.
-        settled = AT_ONCE if self.calm else LATEST + max(ttl, policy.WAITER_TTL + policy.FIRST_TERM)
+        settled = AT_ONCE if self.calm else LATEST + max(ttl, timing.WAITER_TTL + timing.FIRST_TERM)
         for each in names.split(", "):
             held = {"owner": ask, "invoked": invoked, "outcome": outcome, "ask": ask, "limit": settled}
             self.world.history.add("acquire", each, **held)
@@ -354,7 +355,7 @@ class Client:
         late = await locks.drain(grace)
         world.say(self.process.name, f"is drained; {late} had to be given up")
         self.drained.add(locks._core)
-        allowed = grace * 1.01 + UNWIND + 2 * policy.CALL_LIMIT + self.process.stalled(began)
+        allowed = grace * 1.01 + UNWIND + 2 * timing.CALL_LIMIT + self.process.stalled(began)
         world.history.add("took", "-", owner=self.process.name, outcome="drained", invoked=began, limit=allowed)
         for lease in locks._core.held():
             if lease.valid:

@@ -14,9 +14,9 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from leasehold import core as core_module
+from leasehold.runtime import hooks
 from leasehold.testing.history import History
-from leasehold.testing.virtual import VirtualCore, VirtualLoop
+from leasehold.testing.virtual import VirtualLoop, VirtualRegistry
 
 NEVER = float("inf")
 MOST_AT_ONCE = 100_000
@@ -73,7 +73,7 @@ class Process:
         self.rate = rate
         self.offset = world.rng.uniform(0, 1e6)
         self.loop = VirtualLoop(self.local)
-        self.cores: list[VirtualCore] = []
+        self.cores: list[VirtualRegistry] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.dead = False
         self.paused_until = self.blocked_until = 0.0
@@ -127,7 +127,7 @@ class Process:
             core.unsettled.clear()
             core.finished = True
             core.owe = lambda owed: None  # type: ignore[method-assign]
-            core_module._owing.discard(core)
+            hooks.owing.discard(core)
         self.loop.end()
 
     def next_at(self) -> float:

@@ -12,7 +12,7 @@ import psycopg
 import pymysql
 import pytest
 
-from leasehold.protocol import Ask
+from leasehold.core.protocol import Ask
 from leasehold.stores.mysql import tasks as mysql_tasks
 from leasehold.stores.mysql import threads as mysql_threads
 from leasehold.stores.postgresql import tasks as postgresql_tasks

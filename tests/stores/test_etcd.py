@@ -15,8 +15,9 @@ import pytest
 from etcd_tools import LIMIT, LONG, A, B, Waiter, delete, deletion, finish, keys, without_listener
 
 import leasehold
-from leasehold import LeaseLost, StoreNotReady, StoreUnavailable, aio, clock, policy
-from leasehold.protocol import SECOND, Ask, Busy, Grant, Renewal
+from leasehold import LeaseLost, StoreNotReady, StoreUnavailable, aio
+from leasehold.core import clock, timing
+from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Renewal
 from leasehold.stores.etcd import asking, renewing, sessions, tasks, threads, wire
 from leasehold.stores.etcd.asking import Watch
 from leasehold.stores.etcd.doctor import doctor
@@ -626,7 +627,7 @@ def test_dead_waiters_hold_up_nobody_until_somebody_looks_by_itself(
 ) -> None:
     """Promise 5, also where the dead are not the first when they die, and whoever is behind them has waited since they
     were far back: it hears that it is one of the first. Nobody looks by itself here, and no place expires."""
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)
+    monkeypatch.setattr(timing, "FALLBACK", 1000.0)
     monkeypatch.setattr(sessions, "WAITER_TTL", 1000.0)
     with contextlib.ExitStack() as opened:
         everybody = [
@@ -682,12 +683,12 @@ def test_who_passes_over_a_dead_waiter_is_not_taken_for_it(server: Etcd, namespa
         def send_then_ask(call: wire.Call, limit: float) -> list[bytes]:
             answer: list[bytes] = send(call, limit)
             if not asked and place not in keys(server, namespace, "w"):
-                third._core.store._idle["x"] = (b"", clock.now() - policy.FIRST_TERM)  # type: ignore[attr-defined]
+                third._core.store._idle["x"] = (b"", clock.now() - timing.FIRST_TERM)  # type: ignore[attr-defined]
                 asked.append(reply(third, B))
             return answer
 
         link.send = send_then_ask
-        since = clock.now() - policy.FIRST_TERM
+        since = clock.now() - timing.FIRST_TERM
         second._core.store._idle["x"] = (place.encode(), since)  # type: ignore[attr-defined]
         assert isinstance(reply(second, A), Grant)
         assert isinstance(asked[0], Busy)
@@ -730,8 +731,8 @@ def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked because time goes by, however slow the machine is: with a ttl that is LONG, what is left are the
     looks that waiters have every 5 s, the lease that keeps their places, the listener's question whether the server is
     there, and calls that are given up and made again. And nobody is passed over for being slow."""
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)
-    monkeypatch.setattr(policy, "CALL_LIMIT", 100.0)
+    monkeypatch.setattr(timing, "FALLBACK", 1000.0)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 100.0)
     monkeypatch.setattr(sessions, "WAITER_TTL", 1000.0)
     monkeypatch.setattr(sessions, "WAITING_FRESH", 1000.0)
     monkeypatch.setattr(tasks, "HEARTBEAT", 1000.0)

@@ -9,8 +9,9 @@ import pytest
 from etcd_tools import LIMIT, LONG, A, B, Waiter, delete, finish, keys
 
 import leasehold
-from leasehold import StoreNotReady, clock
-from leasehold.protocol import SECOND, Ask, Busy, Grant
+from leasehold import StoreNotReady
+from leasehold.core import clock
+from leasehold.core.protocol import SECOND, Ask, Busy, Grant
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.errors import Refused
 from leasehold.testing.handles import eventually

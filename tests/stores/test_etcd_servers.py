@@ -17,9 +17,10 @@ import pytest
 from etcd_tools import LIMIT, A, Waiter, keys
 
 import leasehold
-from leasehold import StoreNotReady, StoreUnavailable, aio, policy
+from leasehold import StoreNotReady, StoreUnavailable, aio
+from leasehold.core import timing
+from leasehold.core.protocol import Busy, Renewal
 from leasehold.findings import Finding
-from leasehold.protocol import Busy, Renewal
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.asking import Watch
 from leasehold.stores.etcd.doctor import doctor
@@ -160,7 +161,7 @@ def administer(server: Etcd, method: str, *fields: str) -> None:
 
 def test_a_listener_whose_token_is_taken_away_listens_anew(guarded: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     """Watches are refused on its stream from then on, and nothing else tells."""
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)  # by push alone
+    monkeypatch.setattr(timing, "FALLBACK", 1000.0)  # by push alone
     url = f"etcd://leasehold:secret@{guarded.address}"
     with leasehold.connect(url, namespace="billing") as locks, leasehold.connect(url, namespace="billing") as other:
         lease = locks.lock("x").acquire(30)

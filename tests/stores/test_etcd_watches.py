@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from etcd_tools import A, B, created, deletion
 
-from leasehold.protocol import Ask, Busy
+from leasehold.core.protocol import Ask, Busy
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.asking import IDLE, NEARING, TAKING, Watch
 from leasehold.stores.etcd.store import EtcdStore

@@ -20,8 +20,9 @@ from mongo_sent import Sent
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, WriteConcernError
 
 import leasehold
-from leasehold import aio, keeping, policy
-from leasehold.protocol import GONE, RENEWED, SECOND, Ask, Renewal
+from leasehold import aio
+from leasehold.core import keeper, timing
+from leasehold.core.protocol import GONE, RENEWED, SECOND, Ask, Renewal
 from leasehold.stores.mongodb import link as mongo_link
 from servers.mongodb import MongoDB
 from servers.proxy import Proxy
@@ -220,7 +221,7 @@ def test_racing_on_a_new_name_is_no_error_and_makes_no_noise(
 
 def test_a_lost_upsert_race_is_retried() -> None:
     """A4: what counts is the attempt in the answer. The first command fails because another upsert was faster."""
-    from leasehold.protocol import Grant, run_steps
+    from leasehold.core.protocol import Grant, run_steps
     from leasehold.stores.mongodb import store as mongo
 
     changes = 0
@@ -272,7 +273,7 @@ def test_an_acquire_is_one_command_that_changes_what_is_free_and_nothing_else(ur
 
 def test_the_lease_is_had_only_if_the_answer_says_so() -> None:
     """A4, E5: what the record says after the change decides, and by the private id, not by the owner's name."""
-    from leasehold.protocol import Busy, run_steps
+    from leasehold.core.protocol import Busy, run_steps
     from leasehold.stores.mongodb import store as mongo
 
     now = datetime(2026, 1, 1)  # naive, as the driver gives them here
@@ -397,7 +398,7 @@ async def test_tasks_log_the_same(url: str, told: Told) -> None:
 def test_the_ttl_index_is_made_once_and_its_failure_is_a_warning(
     url: str, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module, limit in ((mongo_link, "INDEX_LIMIT"), (keeping, "TIDY_LIMIT"), (policy, "CALL_LIMIT")):
+    for module, limit in ((mongo_link, "INDEX_LIMIT"), (keeper, "TIDY_LIMIT"), (timing, "CALL_LIMIT")):
         monkeypatch.setattr(module, limit, 60.0)  # it would be tried again an hour later
     leases = client.get_default_database()["leasehold"]
     with leasehold.connect(url, ttl=300) as locks, locks.lock("x"):
@@ -434,7 +435,7 @@ def test_a_unique_index_of_others_is_named(url: str, client: pymongo.MongoClient
 
 
 def test_a_collation_is_named(url: str, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "CALL_LIMIT", 25.0)  # it takes a hundred commands to find out
+    monkeypatch.setattr(timing, "CALL_LIMIT", 25.0)  # it takes a hundred commands to find out
     folding = client.get_default_database().create_collection("folding", collation={"locale": "en", "strength": 1})
     with leasehold.connect(folding) as locks, locks.lock("Job"):
         with pytest.raises(leasehold.StoreNotReady, match="collation"):
@@ -544,7 +545,7 @@ def test_a_command_that_pymongo_retries_is_understood(
     mongodb_replica_set: Any, push: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first answer was lost; the second comes from the server's log, without the time of the server."""
-    monkeypatch.setattr(policy, "CALL_LIMIT", 30.0)  # pymongo has to find its server again before that
+    monkeypatch.setattr(timing, "CALL_LIMIT", 30.0)  # pymongo has to find its server again before that
     port = mongodb_replica_set.members[0].port
     name = f"retried-{push}"
     with Proxy(port) as proxy:

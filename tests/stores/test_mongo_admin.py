@@ -16,8 +16,8 @@ from mongo_databases import own_database
 from mongo_sent import Sent
 
 import leasehold
-from leasehold import policy
-from leasehold.protocol import Renewal
+from leasehold.core import timing as policy
+from leasehold.core.protocol import Renewal
 from leasehold.stores.mongodb import admin as mongo_admin
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import store as mongo

@@ -23,7 +23,8 @@ from mongo_sent import Sent
 from pymongo.server_api import ServerApi
 
 import leasehold
-from leasehold import aio, policy
+from leasehold import aio
+from leasehold.core import timing
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import tasks as mongo_tasks
 from leasehold.stores.mongodb.admin import doctor, init
@@ -251,7 +252,8 @@ def test_a_loop_ends_though_pymongo_swallows_that_the_listener_was_cancelled(url
     """It does so while it sends. In a process of its own, which can be ended if it hangs."""
     code = """
 import asyncio, sys
-from leasehold import aio, policy
+from leasehold import aio
+from leasehold.core import timing as policy
 
 locks = aio.connect(sys.argv[1])
 
@@ -276,7 +278,7 @@ async def test_a_server_that_was_away_is_found_again(
     mongodb_server: Any, alone: str, monkeypatch: pytest.MonkeyPatch, cancelled: bool
 ) -> None:
     """pymongo does not start again what somebody has cancelled, and so would never look for it."""
-    monkeypatch.setattr(policy, "CALL_LIMIT", 1.0)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 1.0)
     with Proxy(mongodb_server.port) as proxy:
         through = alone.replace(f":{mongodb_server.port}/", f":{proxy.port}/")
         async with aio.connect(through, ttl=120) as locks:

@@ -14,8 +14,9 @@ import pymongo
 import pytest
 
 import leasehold
-from leasehold import aio, clock, policy
-from leasehold.protocol import SECOND, Ask, Busy
+from leasehold import aio
+from leasehold.core import clock, timing
+from leasehold.core.protocol import SECOND, Ask, Busy
 from leasehold.stores.mongodb.lanes import lane_of
 from leasehold.stores.mongodb.store import MongoStore, Sender
 from leasehold.stores.mongodb.waiting import Waiter
@@ -54,7 +55,7 @@ async def test_a_crowd_that_has_few_connections_is_served(
 ) -> None:
     """All asking takes longer than a call may take. In the pool, most would have waited in vain for a connection."""
     limit = 3.0
-    monkeypatch.setattr(policy, "CALL_LIMIT", limit)
+    monkeypatch.setattr(timing, "CALL_LIMIT", limit)
     with Proxy(mongodb_server.port) as proxy:
         through = url.replace(f":{mongodb_server.port}/", f":{proxy.port}/")
         proxy.delay(0.01)
@@ -117,7 +118,7 @@ def test_what_is_held_is_kept_and_given_back_while_a_crowd_asks(url: str, monkey
         take_all(locks)
         lease.renew()
         with monkeypatch.context() as patch:
-            patch.setattr(policy, "CALL_LIMIT", 0.1)
+            patch.setattr(timing, "CALL_LIMIT", 0.1)
             with pytest.raises(leasehold.StoreUnavailable, match=r"too many concurrent calls .* 0\.0\d+ s for a turn"):
                 locks.lock("y").try_acquire()
         assert lease.release()
@@ -129,8 +130,8 @@ def test_a_queue_that_moves_is_no_failure(url: str, monkeypatch: pytest.MonkeyPa
     outcome: list[object] = []
     with leasehold.connect(url) as locks:
         locks.inspect("x")  # connected
-        monkeypatch.setattr(policy, "CALL_LIMIT", 0.4)
-        monkeypatch.setattr(policy, "UNAVAILABLE_LIMIT", 0.8)
+        monkeypatch.setattr(timing, "CALL_LIMIT", 0.4)
+        monkeypatch.setattr(timing, "UNAVAILABLE_LIMIT", 0.8)
         taken, [lane, _] = take_all(locks), lanes_of(locks)
         lane._answered = clock.now() + 60 if moves else 0.0  # at any time until then
 
@@ -155,7 +156,7 @@ def test_a_queue_that_moves_is_no_failure(url: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_timeout_is_kept_while_others_are_before_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "CALL_LIMIT", 0.2)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 0.2)
     with leasehold.connect(url) as locks:
         take_all(locks)
         lanes_of(locks)[0]._answered = clock.now() + 60

@@ -10,8 +10,9 @@ import pytest
 from mongo_databases import own_url
 
 import leasehold
-from leasehold import aio, policy
-from leasehold.protocol import SECOND, Ask, Renewal
+from leasehold import aio
+from leasehold.core import timing
+from leasehold.core.protocol import SECOND, Ask, Renewal
 from leasehold.stores.main_thread import name_of
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import store as mongo
@@ -201,7 +202,7 @@ async def test_clients_that_come_and_go_do_not_make_the_store_unavailable(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is cancelled somewhere on its way; what the others ask is answered all the same."""
-    monkeypatch.setattr(policy, "CALL_LIMIT", 30.0)  # so that no call fails because the machine stands still
+    monkeypatch.setattr(timing, "CALL_LIMIT", 30.0)  # so that no call fails because the machine stands still
     events: list[Any] = []
     async with aio.connect(url, ttl=60) as locks:
         locks.on_event(events.append)

@@ -18,9 +18,10 @@ from mongo_sent import Sent
 from pymongo.errors import AutoReconnect
 
 import leasehold
-from leasehold import admin, aio, clock, policy
-from leasehold.policy import FIRST_TERM
-from leasehold.protocol import HELD, SECOND, Ask, Busy, Grant
+from leasehold import admin, aio
+from leasehold.core import clock, timing
+from leasehold.core.protocol import HELD, SECOND, Ask, Busy, Grant
+from leasehold.core.timing import FIRST_TERM
 from leasehold.stores.mongodb import calls as mongo_calls
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import store as mongo
@@ -76,7 +77,7 @@ def eventually(true: Callable[[], Any], within: float = 60.0) -> Any:
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters hardly look by themselves: whoever is served before half of that time was called, also when the machine
     is busy. It is shorter than a place in the queue lasts."""
-    for module in (policy, mongo, mongo_waiting):
+    for module in (timing, mongo, mongo_waiting):
         monkeypatch.setattr(module, "FALLBACK", 14.0)
 
 
@@ -163,7 +164,7 @@ def test_a_document_of_somebody_else_does_not_end_the_push(by_calls: str, databa
         mine = [driver.session]
         for odd in ({}, {"call": None}, {"call": "1 a"}, {"call": f"1 {driver.session}/x/y"}, {"call": [1]}):
             database["leasehold.calls"].insert_one({"to": mine, **odd})
-        assert waiter.served_after(lease) < policy.FALLBACK / 2
+        assert waiter.served_after(lease) < timing.FALLBACK / 2
         assert driver._cursor is cursor
 
 
@@ -187,7 +188,7 @@ def test_a_release_reaches_a_waiter_by_push(way: tuple[str, str]) -> None:
     with leasehold.connect(url) as ours, leasehold.connect(url) as theirs:
         times = [hand_off(ours, theirs) for _ in range(5)]
         assert driver_of(theirs)._way == expected
-    assert max(times) < policy.FALLBACK / 2  # the benchmark tells the rest
+    assert max(times) < timing.FALLBACK / 2  # the benchmark tells the rest
 
 
 def test_the_call_brings_the_lease_itself(url: str) -> None:
@@ -231,7 +232,7 @@ def check_idle(sent: list[str], lasted: float) -> None:
     """A look every so often, and a request for calls when the one before is over: 0.23 commands a second, and at most
     one of each sort more in so short a time."""
     requests = sent.count("getMore")
-    assert len(sent) - requests <= lasted / policy.FALLBACK + 1, sent
+    assert len(sent) - requests <= lasted / timing.FALLBACK + 1, sent
     assert requests <= lasted / mongo_link.AWAIT + 1, sent
 
 
@@ -286,7 +287,7 @@ def test_without_push_waiters_poll(way: tuple[str, str], without: str) -> None:
     else:
         target = pymongo.MongoClient[Any](target, maxPoolSize=1)
     with leasehold.connect(url) as ours, leasehold.connect(target) as theirs:
-        assert hand_off(ours, theirs) < policy.FALLBACK / 2
+        assert hand_off(ours, theirs) < timing.FALLBACK / 2
         assert driver_of(theirs)._refused
         assert driver_of(theirs)._way is None
     if without != "leave":
@@ -302,7 +303,7 @@ def test_an_unknown_way_is_refused() -> None:
 def test_the_stream_alone_on_a_standalone_server_means_polling(mongodb_server: Any) -> None:
     url = f"{mongodb_server.url}?push=stream"
     with leasehold.connect(url) as ours, leasehold.connect(url) as theirs:
-        assert hand_off(ours, theirs, "alone") < policy.FALLBACK / 2
+        assert hand_off(ours, theirs, "alone") < timing.FALLBACK / 2
         assert driver_of(theirs)._refused
 
 
@@ -312,7 +313,7 @@ def test_those_who_hear_by_stream_and_those_who_hear_by_calls_reach_each_other(m
     for first, second in [urls, urls[::-1]]:
         with leasehold.connect(first) as ours, leasehold.connect(second) as theirs:
             times = [hand_off(ours, theirs, "both") for _ in range(3)]
-            assert max(times) < policy.FALLBACK / 2
+            assert max(times) < timing.FALLBACK / 2
 
 
 @pytest.fixture
@@ -327,7 +328,7 @@ def test_calls_that_are_not_capped_are_made_so(by_calls: str, database: Any) -> 
     with leasehold.connect(by_calls) as ours, leasehold.connect(by_calls) as theirs:
         ours.lock("x").acquire().release()
         eventually(lambda: driver_of(ours)._up)  # it has capped them: were it held up, theirs would, and one be deaf
-        assert hand_off(ours, theirs) < policy.FALLBACK / 2
+        assert hand_off(ours, theirs) < timing.FALLBACK / 2
     assert database["leasehold.calls"].options()["capped"]
 
 
@@ -440,7 +441,7 @@ def test_a_collection_of_somebody_else_is_left_alone(by_calls: str, database: An
     """Capping it would throw documents away. Waiters poll instead, and ``init`` says what is in the way."""
     database["leasehold.calls"].insert_many([{"from": "me", "to": "you", "text": "x" * 2000} for _ in range(1000)])
     with leasehold.connect(by_calls) as ours, leasehold.connect(by_calls) as theirs:
-        assert hand_off(ours, theirs) < policy.FALLBACK / 2
+        assert hand_off(ours, theirs) < timing.FALLBACK / 2
         eventually(lambda: driver_of(theirs)._refused)
     assert [finding.level for finding in admin.init(by_calls)] == ["error"]
     assert not database["leasehold.calls"].options().get("capped")
@@ -457,7 +458,7 @@ def test_locks_that_share_a_small_pool_do_not_starve(url: str) -> None:
             eventually(lambda locks=locks: driver_of(locks)._up or driver_of(locks)._refused)
         assert [driver_of(locks)._refused for locks in (one, two)] == [False, True]
         for locks in (one, two, one, two):
-            assert hand_off(other, locks) < policy.FALLBACK / 2
+            assert hand_off(other, locks) < timing.FALLBACK / 2
     small.close()
 
 
@@ -524,7 +525,7 @@ def test_the_cursor_is_opened_again_when_it_breaks(url: str, database: Any) -> N
         database.command("killCursors", name, cursors=[broken.cursor_id])
         database["leasehold.calls"].insert_one({"to": []})  # only when something is written the server sees it
         eventually(lambda: driver._cursor not in (broken, None) and hears(theirs))
-        assert waiter.served_after(lease) < policy.FALLBACK / 2
+        assert waiter.served_after(lease) < timing.FALLBACK / 2
 
 
 @SELDOM
@@ -539,7 +540,7 @@ def test_calls_are_heard_again_after_their_collection_was_dropped(
         broken = driver._cursor
         database["leasehold.calls"].drop()
         eventually(lambda: driver._cursor not in (broken, None) and hears(theirs))
-        assert waiter.served_after(lease) < policy.FALLBACK / 2
+        assert waiter.served_after(lease) < timing.FALLBACK / 2
 
 
 @pytest.mark.parametrize(("up", "pauses"), [(60.0, [0.1, 0.1, 0.1]), (1.0, [0.1, 0.2, 0.4])])
@@ -597,7 +598,7 @@ def test_a_failover_does_not_end_the_push(start_server: Any, push: str) -> None:
         replica_set.leader(other_than=primary)
         eventually(lambda: driver._cursor not in (broken, None) and hears(theirs))
         eventually(lambda: is_renewed(lease))  # so whoever gives it back has found the new primary too
-        assert waiter.served_after(lease) < policy.FALLBACK / 2
+        assert waiter.served_after(lease) < timing.FALLBACK / 2
         assert driver._way == push
 
 
@@ -789,7 +790,7 @@ async def test_the_next_who_waits_has_a_listener_though_every_task_was_cancelled
         began = time.monotonic()
         await lease.release()
         await waiting
-        assert time.monotonic() - began < policy.FALLBACK / 2
+        assert time.monotonic() - began < timing.FALLBACK / 2
 
 
 async def test_who_still_waits_has_a_new_listener_when_the_last_was_cancelled(url: str) -> None:

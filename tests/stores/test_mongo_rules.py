@@ -14,10 +14,10 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from leasehold import entry as model
-from leasehold.entry import Entry
+from leasehold.core import entry as model
+from leasehold.core.entry import Entry
+from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
 from leasehold.errors import StoreUnavailable
-from leasehold.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import records
 from leasehold.stores.mongodb import store as mongo

@@ -16,7 +16,7 @@ from mongo_databases import own_database
 from mongo_sent import Sent
 
 import leasehold
-from leasehold.protocol import SECOND, Ask, Renewal
+from leasehold.core.protocol import SECOND, Ask, Renewal
 from leasehold.stores.mongodb import admin as mongo_admin
 from leasehold.stores.mongodb import link as mongo_link
 

@@ -16,9 +16,10 @@ from mongo_databases import own_url
 from mongo_sent import Sent
 
 import leasehold
-from leasehold import aio, clock
-from leasehold.policy import FALLBACK, FIRST_TERM, WAITER_TTL
-from leasehold.protocol import SECOND, Ask, Busy, Grant, Holding, run_steps
+from leasehold import aio
+from leasehold.core import clock
+from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Holding, run_steps
+from leasehold.core.timing import FALLBACK, FIRST_TERM, WAITER_TTL
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import records
 from leasehold.stores.mongodb import store as mongo

@@ -16,10 +16,11 @@ import redis
 import redis.asyncio
 
 import leasehold
-from leasehold import aio, policy
+from leasehold import aio
+from leasehold.core import timing
+from leasehold.core.protocol import RENEWED, Busy, Renewal
+from leasehold.core.timing import FALLBACK, FIRST_TERM
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
-from leasehold.policy import FALLBACK, FIRST_TERM
-from leasehold.protocol import RENEWED, Busy, Renewal
 from leasehold.stores.redis import pool_threads
 from leasehold.stores.redis import tasks as redis_tasks
 from leasehold.stores.redis import threads as redis_threads
@@ -60,7 +61,7 @@ def seldom(monkeypatch) -> float:
     """Waiters hardly look by themselves: whoever is served before half of that time was called, also when the machine
     is busy. It is shorter than a place in the queue lasts."""
     seconds = 14.0
-    for module in (policy, redis_waiter):
+    for module in (timing, redis_waiter):
         monkeypatch.setattr(module, "FALLBACK", seconds)
     return seconds
 
@@ -421,7 +422,7 @@ async def test_a_cancelled_acquire_leaves_nothing(redis_server, client) -> None:
 WAITERS = """
 import sys, threading, time
 import leasehold
-from leasehold.protocol import Busy
+from leasehold.core.protocol import Busy
 from leasehold.stores.waiting import Wake
 url, count, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 locks = leasehold.connect(url)
@@ -862,7 +863,7 @@ def test_a_node_of_a_cluster(redis_cluster: RedisCluster) -> None:
 def test_tls_to_a_plain_port(redis_server, monkeypatch) -> None:
     """That it speaks no TLS is seen by a question that comes after the handshake was given up: it has time for that."""
     monkeypatch.setattr(pool_threads, "_PROBE", 20.0)
-    monkeypatch.setattr(policy, "CALL_LIMIT", 8.0)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 8.0)
     refuses(redis_server.url.replace("redis://", f"rediss://:{SECRET}@"), StoreNotReady, "TLS")
 
 

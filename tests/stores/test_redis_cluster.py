@@ -11,9 +11,9 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import RedisError
 
-from leasehold import clock, policy
+from leasehold.core import clock, timing
+from leasehold.core.protocol import RENEWED, Renewal, run_steps
 from leasehold.errors import StoreNotReady, StoreUnavailable
-from leasehold.protocol import RENEWED, Renewal, run_steps
 from leasehold.stores.redis import cluster as slots
 from leasehold.stores.redis import tasks as redis_tasks
 from leasehold.stores.redis import threads as redis_threads
@@ -247,7 +247,7 @@ def test_a_listener_stays_while_its_node_does(start_server, connect: Connect, mo
 
 def test_while_a_slot_migrates_calls_wait_for_its_end(start_server, connect: Connect, api: Api, monkeypatch) -> None:
     """A name that nobody waits for has no queue, and Redis takes that for a key that has gone before the other."""
-    monkeypatch.setattr(policy, "CALL_LIMIT", 60.0)  # they wait for as long as the test takes
+    monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)  # they wait for as long as the test takes
     cluster = start_server(RedisCluster, masters=2)
     name = name_at(cluster, 0)
     locks, other = connect(cluster.url), connect(cluster.url)

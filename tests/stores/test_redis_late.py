@@ -9,8 +9,8 @@ import pytest
 import redis
 import redis.asyncio
 
+from leasehold.core.protocol import SECOND, Busy, Grant, Missing, Steps
 from leasehold.errors import StoreUnavailable
-from leasehold.protocol import SECOND, Busy, Grant, Missing, Steps
 from leasehold.stores.redis.scripts import Call
 from leasehold.testing.api import Api
 from leasehold.testing.handles import Locks, eventually, make_ask

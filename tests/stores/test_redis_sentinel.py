@@ -168,9 +168,10 @@ def test_what_such_a_client_holds_is_given_back_at_exit(redis_sentinels: Sentine
     code = """
 import asyncio, sys
 from redis.asyncio.sentinel import Sentinel
-from leasehold import aio, core
+from leasehold import aio
+from leasehold.runtime import hooks
 
-core.EXIT_LIMIT = 30.0
+hooks.EXIT_LIMIT = 30.0
 
 async def hold():
     global locks, lease

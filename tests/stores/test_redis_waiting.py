@@ -18,9 +18,10 @@ import redis
 from redis.crc import key_slot
 
 import leasehold
-from leasehold import aio, clock, policy
-from leasehold.policy import FALLBACK, STAGGER, WAITER_TTL
-from leasehold.protocol import SECOND, Ask, Busy, Holding, run_steps
+from leasehold import aio
+from leasehold.core import clock, timing
+from leasehold.core.protocol import SECOND, Ask, Busy, Holding, run_steps
+from leasehold.core.timing import FALLBACK, STAGGER, WAITER_TTL
 from leasehold.stores import waiting as redis_waiting
 from leasehold.stores.redis import store as redis_store
 from leasehold.stores.redis import tasks as redis_tasks
@@ -659,7 +660,7 @@ def listening(target: Any) -> Iterator[leasehold.Locks]:
 
 def often(monkeypatch: pytest.MonkeyPatch, seconds: float = 1.0) -> None:
     """Looks come so often."""
-    monkeypatch.setattr(policy, "FALLBACK", seconds)
+    monkeypatch.setattr(timing, "FALLBACK", seconds)
     monkeypatch.setattr(redis_waiter, "FALLBACK", seconds)
 
 
@@ -1080,7 +1081,7 @@ def test_each_who_waits_is_told_once_that_the_store_is_away(
             told.append(event.name)
 
     def away() -> None:
-        monkeypatch.setattr(policy, "UNAVAILABLE_LIMIT", 6.0)
+        monkeypatch.setattr(timing, "UNAVAILABLE_LIMIT", 6.0)
         replica.pause()
 
     async def in_tasks() -> None:

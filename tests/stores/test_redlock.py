@@ -16,8 +16,8 @@ from redlock_nodes import be_patient, behind_a_proxy, holders, url
 
 import leasehold
 from leasehold import aio
+from leasehold.core.protocol import RENEWED, Renewal
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
-from leasehold.protocol import RENEWED, Renewal
 from leasehold.stores.redis import pool_tasks, pool_threads
 from leasehold.stores.redlock.node import REST
 from leasehold.testing.handles import in_time

@@ -11,9 +11,9 @@ import redis
 from redlock_nodes import be_patient, behind_a_proxy, holders, url
 
 import leasehold
-from leasehold import clock
+from leasehold.core import clock
+from leasehold.core.protocol import SECOND, Busy, Grant, Renewal
 from leasehold.errors import LeaseLost
-from leasehold.protocol import SECOND, Busy, Grant, Renewal
 from leasehold.stores.redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, Call
 from leasehold.stores.redlock.store import SPLIT, SPREAD, YOUNG, Held, RedlockStore, Tell
 from leasehold.testing.handles import Locks, eventually, in_time, make_ask

@@ -20,9 +20,10 @@ import pytest
 from sql_servers import HOLD, KINDS, Counter, Database, at_once, at_rest, before, python, statements
 
 import leasehold
-from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable, aio, entry
-from leasehold.policy import FALLBACK
-from leasehold.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal
+from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable, aio
+from leasehold.core import entry
+from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal
+from leasehold.core.timing import FALLBACK
 from leasehold.stores.entries import Page
 from leasehold.stores.sql import admin as sql_admin
 from leasehold.stores.sql import waiting as sql_waiting

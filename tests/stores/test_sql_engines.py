@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
-from leasehold.protocol import GONE, RENEWED, Renewal
+from leasehold.core.protocol import GONE, RENEWED, Renewal
 from leasehold.stores.sql import engine as sql_engine
 from leasehold.stores.sql.store import Exchange
 from leasehold.testing.handles import eventually

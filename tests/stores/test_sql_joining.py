@@ -12,8 +12,8 @@ import sqlalchemy
 from sql_servers import Database, ask, before, statements
 
 import leasehold
-from leasehold.entry import GRANTED, Entry, _encode
-from leasehold.protocol import SECOND, Ask, Busy, Grant
+from leasehold.core.entry import GRANTED, Entry, _encode
+from leasehold.core.protocol import SECOND, Ask, Busy, Grant
 from leasehold.stores.entries import Read, Row
 from leasehold.stores.sql.store import Exchange, TakeOrJoin
 from leasehold.testing.handles import eventually
@@ -163,7 +163,7 @@ def test_what_the_statement_leaves_as_it_is(database: Database, namespace: str, 
         if case == "nobody holds it":
             asked = ask("name", queue=True)
         if case == "late":
-            core.driver.session._clock = (leasehold.clock.now(), 1)
+            core.driver.session._clock = (leasehold.core.clock.now(), 1)
         found = database.sql("SELECT * FROM leasehold WHERE namespace = %s", namespace)
         assert take_or_join(core, asked) == 0
         assert database.sql("SELECT * FROM leasehold WHERE namespace = %s", namespace) == found

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
 from leasehold import StoreUnavailable, aio
-from leasehold.protocol import Busy, Grant
+from leasehold.core.protocol import Busy, Grant
 from leasehold.stores.sql.store import Exchange, ExchangeAll, TakeOrJoin
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy

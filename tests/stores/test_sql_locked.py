@@ -13,7 +13,8 @@ from sql_servers import Database, ask, statements
 from test_sql_late import busy, locked
 
 import leasehold
-from leasehold import AcquireTimeout, StoreUnavailable, aio, clock, policy
+from leasehold import AcquireTimeout, StoreUnavailable, aio
+from leasehold.core import clock, timing
 from leasehold.stores import mysql
 from leasehold.stores.entries import Row
 from leasehold.stores.sql import session
@@ -92,7 +93,7 @@ def test_who_asks_for_a_free_permit_has_it_when_the_row_is_unlocked(
 ) -> None:
     """Others who ask for one have the row for the length of their commits: that is no reason to say no."""
     monkeypatch.setattr(session, "PATIENCE", 50.0)  # for a machine that stands still
-    monkeypatch.setattr(policy, "CALL_LIMIT", 60.0)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)
     database = Database(postgresql_server)
     refused, original = threading.Event(), sql.SqlStore._locked
 
@@ -147,7 +148,7 @@ def test_who_waits_has_a_whole_second_for_a_locked_row_also_with_a_short_ttl(
     """MariaDB waits whole seconds: for a fraction it would not wait at all."""
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now)
-    limit = policy.make_timing(ttl=ttl).call_limit
+    limit = timing.make_timing(ttl=ttl).call_limit
     ends = now + limit - session.GRACE
     assert session._patience(sql.Take("name", ask("name"), True), ends) >= mysql.LOCK_WAIT  # type: ignore[operator]
     assert session._patience(sql.Take("name", ask("name"), False), ends) == session.HARDLY

@@ -15,8 +15,9 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sql_servers import KINDS, Database, at_once, at_rest
 
 import leasehold
-from leasehold import AcquireTimeout, StoreNotReady, StoreUnavailable, aio, clock
-from leasehold.protocol import Renewal
+from leasehold import AcquireTimeout, StoreNotReady, StoreUnavailable, aio
+from leasehold.core import clock
+from leasehold.core.protocol import Renewal
 from leasehold.stores.postgresql import pool as postgresql_pool
 from leasehold.stores.sql import store as sql
 from leasehold.stores.sql.dialect import Result, Statement

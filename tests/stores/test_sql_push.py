@@ -21,8 +21,9 @@ import sqlalchemy
 from sql_servers import Database, statements
 
 import leasehold
-from leasehold import aio, clock, policy
-from leasehold.protocol import ALL, HELD, Busy, Holding
+from leasehold import aio
+from leasehold.core import clock, timing
+from leasehold.core.protocol import ALL, HELD, Busy, Holding
 from leasehold.stores.mysql import bell as mysql_bell
 from leasehold.stores.mysql import threads as mysql_threads
 from leasehold.stores.mysql.bell import INTERRUPTED, Standing
@@ -255,7 +256,7 @@ def test_a_release_that_is_done_does_not_fail_over_the_ring(
 def test_who_sleeps_is_found_and_rung_in_one_statement(
     kind: str, request: pytest.FixtureRequest, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)  # by the ring alone
+    monkeypatch.setattr(timing, "FALLBACK", 1000.0)  # by the ring alone
     database = Database(request.getfixturevalue(f"{kind}_server"))
     with (
         leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=270) as one,
@@ -291,7 +292,7 @@ def test_a_ring_that_is_not_answered_holds_up_nobody(
 ) -> None:
     """What it tells of is done: a takeover that waited for it, as long as a call may take, was of no use any more."""
     database = Database(request.getfixturevalue(f"{kind}_server"))
-    monkeypatch.setattr(policy, "CALL_LIMIT", 60.0)  # far longer than a machine stands still
+    monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)  # far longer than a machine stands still
     with (
         Proxy(database.port) as proxy,
         leasehold.connect(f"{database.at(proxy.port)}?push=off", namespace=namespace, ttl=270) as locks,
@@ -301,7 +302,7 @@ def test_a_ring_that_is_not_answered_holds_up_nobody(
             no_answer_to_rings(patch, proxy)
             began = time.monotonic()
             assert lease.release() is True
-            assert time.monotonic() - began < policy.CALL_LIMIT / 2
+            assert time.monotonic() - began < timing.CALL_LIMIT / 2
             proxy.all_well()
 
 
@@ -310,7 +311,7 @@ async def test_a_ring_that_is_not_answered_holds_up_no_task(
     kind: str, request: pytest.FixtureRequest, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database(request.getfixturevalue(f"{kind}_server"))
-    monkeypatch.setattr(policy, "CALL_LIMIT", 60.0)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)
     with Proxy(database.port) as proxy:
         async with aio.connect(f"{database.at(proxy.port)}?push=off", namespace=namespace, ttl=270) as locks:
             lease = await locks.lock("name").acquire()
@@ -318,7 +319,7 @@ async def test_a_ring_that_is_not_answered_holds_up_no_task(
                 no_answer_to_rings(patch, proxy)
                 began = time.monotonic()
                 assert await lease.release() is True
-                assert time.monotonic() - began < policy.CALL_LIMIT / 2
+                assert time.monotonic() - began < timing.CALL_LIMIT / 2
                 proxy.all_well()
 
 
@@ -328,7 +329,7 @@ def test_a_ring_that_came_between_two_sleeps_is_made_up_for(
 ) -> None:
     """A listener on a busy machine is held up for longer than who rings waits for it to sleep again. And a ring for
     what is held is heard, though one who is next in a queue may have been meant."""
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)  # by the ring alone
+    monkeypatch.setattr(timing, "FALLBACK", 1000.0)  # by the ring alone
     database = Database(request.getfixturevalue(f"{kind}_server"))
     nap, up, done = Standing.nap, threading.Event(), threading.Event()
 
@@ -668,7 +669,7 @@ def deafen(locks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whoever_was_not_rung_polls_for_a_while(
     database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "FALLBACK", 1.5)  # after the first term, which has lapsed by then
+    monkeypatch.setattr(timing, "FALLBACK", 1.5)  # after the first term, which has lapsed by then
     with (
         leasehold.connect(database.url, namespace=namespace) as one,
         leasehold.connect(database.url, namespace=namespace) as two,

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
 from leasehold import aio
-from leasehold.protocol import RENEWED, Renewal
+from leasehold.core.protocol import RENEWED, Renewal
 from leasehold.stores.sql import session as sql_session
 from leasehold.stores.sql.dialect import Statement
 from leasehold.testing.handles import eventually

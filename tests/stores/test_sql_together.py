@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
 from leasehold import aio
-from leasehold.protocol import Grant, Refusal
+from leasehold.core.protocol import Grant, Refusal
 from leasehold.stores.sql import admin as sql_admin
 from leasehold.stores.sql import session as sql_session
 from leasehold.stores.sql.rows import NEVER

@@ -15,10 +15,11 @@ import pytest
 from sql_servers import HOLD, Database, before, python, statements
 
 import leasehold
-from leasehold import aio, clock, policy
-from leasehold.entry import INTERRUPTED, Entry
-from leasehold.policy import FALLBACK, FIRST_TERM, STAGGER
-from leasehold.protocol import ALL, HELD, SECOND, Ask, Busy, Grant, run_steps
+from leasehold import aio
+from leasehold.core import clock, timing
+from leasehold.core.entry import INTERRUPTED, Entry
+from leasehold.core.protocol import ALL, HELD, SECOND, Ask, Busy, Grant, run_steps
+from leasehold.core.timing import FALLBACK, FIRST_TERM, STAGGER
 from leasehold.stores.entries import Read, Row
 from leasehold.stores.sql import store as sql
 from leasehold.stores.sql import waiting as sql_waiting
@@ -876,7 +877,7 @@ def test_a_killed_holder_is_replaced_by_the_first_of_many(
     database: Database, namespace: str, locks: leasehold.Locks, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When its lease is over: nobody looks for any other reason here. (How late that is: in ``test_sql``.)"""
-    for module in (policy, sql, sql_waiting):
+    for module in (timing, sql, sql_waiting):
         monkeypatch.setattr(module, "FALLBACK", 1000.0)
     taken: list[int] = []
     child = python(HOLD, database.url, namespace, "name", 2)
@@ -898,7 +899,7 @@ def test_a_killed_holder_is_replaced_by_the_first_of_many(
 @pytest.mark.server
 async def test_a_crowd_is_served_in_order(database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody misses its turn, however long the machine stands still.
-    monkeypatch.setattr("leasehold.entry._FIRST_TERM", 60 * SECOND)
+    monkeypatch.setattr("leasehold.core.entry._FIRST_TERM", 60 * SECOND)
     served: list[int] = []
     tokens: list[int] = []
     missed: list[Any] = []

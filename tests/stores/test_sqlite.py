@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import leasehold
-from leasehold import policy
+from leasehold.core import timing
 from leasehold.stores.sqlite import store
 from leasehold.testing.handles import eventually
 
@@ -339,7 +339,7 @@ def test_a_killed_holder_is_replaced_at_once(
     locks: leasehold.Locks, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # promise 5
     """The kernel tells its death: nobody waits for a ttl of an hour, nor until he looks by himself."""
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)
+    monkeypatch.setattr(timing, "FALLBACK", 1000.0)
     holder = python(HOLD, path, "job", 3600)
     assert holder.stdout is not None
     token = int(holder.stdout.readline())

@@ -22,9 +22,10 @@ from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
 import leasehold
-from leasehold import aio, policy
+from leasehold import aio
+from leasehold.core import timing
+from leasehold.core.protocol import Ask, Busy, Missing, Renewal
 from leasehold.findings import ERROR, OK, WARNING, Finding
-from leasehold.protocol import Ask, Busy, Missing, Renewal
 from leasehold.stores.zookeeper import access as zk_access
 from leasehold.stores.zookeeper import link as zk_link
 from leasehold.stores.zookeeper import nodes, watching
@@ -286,7 +287,7 @@ def test_a_node_removed_by_hand_is_a_loss_that_is_told(
 def test_a_waiter_whose_place_was_removed_queues_anew(
     connect: Callable[..., leasehold.Locks], client: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policy, "FALLBACK", 0.5)
+    monkeypatch.setattr(timing, "FALLBACK", 0.5)
     locks, other = connect(ttl=30), connect(ttl=30)
     lease = locks.lock("x").acquire()
     served: list[leasehold.Lease] = []
@@ -483,7 +484,7 @@ def test_the_guard_does_not_go_through_all_leases_for_each_that_comes(connect: C
         path = node_of(locks, held[-1])  # not how many there are: "warm" may be among them
         eventually(lambda: path in session.client._data_watchers, 30, "the guard has watched it")  # noqa: B023
     # One that asks could be over after 15 s, so that there is a look at all of them then.
-    assert len(gone_through) <= 2 + 2 * (time.monotonic() - began) / policy.WAITER_TTL
+    assert len(gone_through) <= 2 + 2 * (time.monotonic() - began) / timing.WAITER_TTL
 
 
 def test_a_connection_on_which_something_is_answered_is_not_dropped() -> None:
@@ -720,7 +721,7 @@ def test_only_one_who_has_not_claimed_is_taken_for_dead(connect: Callable[..., l
         served: list[leasehold.Lease] = []
         waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire()))  # noqa: B023
         waiter.start()
-        time.sleep(2.5 * policy.FIRST_TERM)
+        time.sleep(2.5 * timing.FIRST_TERM)
         assert not served
         lease.release()
         waiter.join(60)
@@ -970,8 +971,8 @@ def test_dead_waiters_hold_up_nobody_until_somebody_looks_by_itself(
 ) -> None:
     """Promise 5, also where the dead are not the first when they die, and whoever is behind them has waited since they
     were far back: it hears of those ahead. Nobody looks by itself here, and no place expires."""
-    monkeypatch.setattr(policy, "FALLBACK", 1000.0)
-    monkeypatch.setattr(policy, "WAITER_TTL", 1000.0)
+    monkeypatch.setattr(timing, "FALLBACK", 1000.0)
+    monkeypatch.setattr(timing, "WAITER_TTL", 1000.0)
     everybody = [connect(ttl=100) for _ in range(ahead + dead + 2)]
     lease = everybody[0].lock("x").acquire()
     served: list[int] = []
@@ -1004,7 +1005,7 @@ def test_dead_waiters_hold_up_nobody_until_somebody_looks_by_itself(
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked because time goes by, however slow the machine is, and nobody is taken for dead."""
     for name in ("FALLBACK", "WAITER_TTL", "FIRST_TERM"):
-        monkeypatch.setattr(policy, name, 1000.0)
+        monkeypatch.setattr(timing, name, 1000.0)
     monkeypatch.setattr(watching, "SOON", 1000.0)
     monkeypatch.setattr(zk_link, "WATCH_AFTER", 1000.0)
 
@@ -1310,7 +1311,7 @@ def test_who_is_let_in_has_a_whole_first_term_whatever_went_before(
     assert turn_of(second).near == (node_of(locks, lease), first.path)
     lease.renew(ttl=40)
     eventually(lambda: turn_of(second).near == (first.path,))
-    time.sleep(1.5 * policy.FIRST_TERM)
+    time.sleep(1.5 * timing.FIRST_TERM)
     assert lease.release()
     assert queue_up(two, "f") is second
     assert client.exists(first.path), "its turn has only just come"
@@ -1321,7 +1322,7 @@ def test_the_work_of_a_hand_off_does_not_grow_with_the_waiters(
     start_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No herd: what the server is asked for each of 20 hand-offs, with 20 and with 200 who wait."""
-    monkeypatch.setattr(policy, "CALL_LIMIT", 100.0)
+    monkeypatch.setattr(timing, "CALL_LIMIT", 100.0)
     monkeypatch.setattr(zk_link, "TOUCHES", 1)
     monkeypatch.setattr(zk_link, "DEAD_AFTER", (100.0, 100.0))
     server = start_server(ZooKeeper)

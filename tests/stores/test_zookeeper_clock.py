@@ -13,7 +13,8 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 
 import leasehold
-from leasehold import aio, clock
+from leasehold import aio
+from leasehold.core import clock
 from leasehold.stores.zookeeper import link as zk_link
 from leasehold.testing.handles import eventually
 from servers.zookeeper import ZooKeeper

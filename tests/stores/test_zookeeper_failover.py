@@ -8,7 +8,7 @@ from failover import NAMES, Crowd, Latecomer
 from kazoo.client import KazooClient
 
 import leasehold
-from leasehold import clock
+from leasehold.core import clock
 from leasehold.testing.handles import eventually
 from servers.netns import Networks
 from servers.zookeeper import ZooKeeper, ZooKeeperEnsemble, end_session

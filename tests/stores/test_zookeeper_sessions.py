@@ -13,8 +13,9 @@ from kazoo.exceptions import AuthFailedError
 from kazoo.protocol.connection import ConnectionHandler
 
 import leasehold
-from leasehold import StoreNotReady, StoreUnavailable, aio, clock
-from leasehold.protocol import SECOND, Renewal
+from leasehold import StoreNotReady, StoreUnavailable, aio
+from leasehold.core import clock
+from leasehold.core.protocol import SECOND, Renewal
 from leasehold.stores.zookeeper import link as zk_link
 from leasehold.stores.zookeeper import nodes
 from leasehold.stores.zookeeper import session as zk_session

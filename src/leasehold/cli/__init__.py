@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from ..typed import TYPE_CHECKING
+from ..core.typed import TYPE_CHECKING
 from .options import COMMANDS, Options, UsageError, parse
 from .say import say
 

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 
-from ..typed import TYPE_CHECKING
+from ..core.typed import TYPE_CHECKING
 from .say import say
 
 if TYPE_CHECKING:

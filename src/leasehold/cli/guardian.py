@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import signal
 
-from .. import clock
-from ..ready import readable
-from ..typed import TYPE_CHECKING
+from ..core import clock
+from ..core.typed import TYPE_CHECKING
+from ..runtime.ready import readable
 
 if TYPE_CHECKING:
     from typing import NoReturn

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .. import checks
+from ..core import checks
+from ..core.log import shown
 from ..lock import Locks
-from ..log import shown
 from ..model import LeaseInfo, LockMetrics
 from .options import Options
 from .say import held, local, say, span

@@ -6,10 +6,10 @@ import signal
 import time
 from datetime import UTC, datetime
 
+from ..core.log import shown
+from ..core.typed import TYPE_CHECKING
 from ..errors import StoreNotReady
-from ..log import shown
 from ..once import Policy, Ran, TooManyOutcomes, ends_at, look, record
-from ..typed import TYPE_CHECKING
 from .say import local, say
 from .store import checked
 

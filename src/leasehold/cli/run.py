@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 
-from ..typed import TYPE_CHECKING
+from ..core.typed import TYPE_CHECKING
 from .child import Child, find
 from .guardian import Guardian
 from .options import UsageError, shown
@@ -53,10 +53,10 @@ def plan(ttl: float, kill_after: float | None) -> tuple[float, float]:
     If renewals fail, COMMAND must be dead before the lease expires. The time for renewals is therefore ``ttl`` minus
     ``kill_after`` and the safety margins, and two tries must fit into it.
     """
-    from .. import policy
+    from ..core.timing import make_timing
     from .store import checked
 
-    timing = checked(policy.make_timing, ttl=ttl)
+    timing = checked(make_timing, ttl=ttl)
     if kill_after is None:
         kill_after = min(KILL_AFTER, ttl / 6)
     room = ttl - timing.margin - SLACK - kill_after
@@ -121,7 +121,7 @@ def _acquire(
     options: Options, locks: Locks, renew_every: float, signals: Signals, timeout: float | None
 ) -> Lease | int | None:
     """The lease; None if COMMAND is to run without it; an exit code if COMMAND is not to run."""
-    from ..engine import WrongShape
+    from ..core.acquire import WrongShape
     from ..errors import AcquireCancelled, AcquireTimeout, StoreUnavailable
     from .store import checked
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from .. import connect, log
-from ..typed import TYPE_CHECKING
+from .. import connect
+from ..core import log
+from ..core.typed import TYPE_CHECKING
 from .options import UsageError
 from .say import say
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from contextlib import nullcontext
 
-from .. import clock
-from ..ready import readable
-from ..typed import TYPE_CHECKING
+from ..core import clock
+from ..core.typed import TYPE_CHECKING
+from ..runtime.ready import readable
 from .say import say, span
 from .signals import ENDING
 

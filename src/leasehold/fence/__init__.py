@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 
+from ..core.lease import BaseLease
+from ..core.typed import Any, Protocol
 from ..errors import LeaseLost
-from ..lease import BaseLease
-from ..typed import Any, Protocol
 
 __all__ = ["AsyncCell", "Cell", "StaleToken", "part", "swap", "swap_async", "token"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..lease import BaseLease
-from ..typed import Any
+from ..core.lease import BaseLease
+from ..core.typed import Any
 from . import StaleToken, token
 
 

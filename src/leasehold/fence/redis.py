@@ -12,8 +12,8 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Sequence
 
-from ..lease import BaseLease
-from ..typed import Any, TypeAlias
+from ..core.lease import BaseLease
+from ..core.typed import Any, TypeAlias
 from . import StaleToken, token
 
 Command: TypeAlias = "Sequence[str | bytes | int | float]"

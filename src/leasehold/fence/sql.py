@@ -43,9 +43,9 @@ from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from .. import checks
+from ..core import checks
+from ..core.lease import BaseLease
 from ..errors import StoreNotReady
-from ..lease import BaseLease
 from ..stores.sql.callers import refuse_autocommit
 from . import StaleToken, token
 

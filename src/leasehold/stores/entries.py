@@ -1,6 +1,6 @@
 """The store logic for anything that can read a record and compare-and-swap it: memory, SQLite and the SQL stores.
 
-An operation reads the row of a name, runs :mod:`leasehold.entry` on it, and swaps the row if its version has not
+An operation reads the row of a name, runs :mod:`leasehold.core.entry` on it, and swaps the row if its version has not
 changed; otherwise it starts over. A swap fails only because another one succeeded, so some caller always advances.
 """
 
@@ -8,13 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..checks import MAX_NAME
-from ..entry import Entry
+from ..core.checks import MAX_NAME
+from ..core.entry import Entry
+from ..core.log import WARNING, log
+from ..core.protocol import (
+    GONE,
+    SECOND,
+    Ask,
+    Busy,
+    Grant,
+    Holding,
+    Mismatch,
+    Refusal,
+    Renewal,
+    Reply,
+    Steps,
+    T,
+    Together,
+)
+from ..core.timing import WAITER_TTL
+from ..core.typed import Any, NamedTuple
 from ..errors import StoreError, StoreNotReady
-from ..log import WARNING, log
-from ..policy import WAITER_TTL
-from ..protocol import GONE, SECOND, Ask, Busy, Grant, Holding, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
-from ..typed import Any, NamedTuple
 from . import forms
 
 TIDY_BATCHES = 20
@@ -28,7 +42,7 @@ class Row(NamedTuple):
     version: int
     token: int
     state: Any
-    """As :meth:`leasehold.entry.Entry.load` takes it."""
+    """As :meth:`leasehold.core.entry.Entry.load` takes it."""
     now: int
     wall: int
     session: str
@@ -103,7 +117,7 @@ class Tidy(NamedTuple):
 
 
 class EntryStore:
-    """A store over rows with compare-and-swap. :class:`leasehold.protocol.Store` says what each operation means."""
+    """A store over rows with compare-and-swap. :class:`leasehold.core.protocol.Store` says what each operation means."""
 
     fair = True
     lacks: Mapping[str, str] = {}

@@ -18,14 +18,14 @@ import stat
 from contextlib import suppress
 from functools import partial
 
-from ..log import WARNING, log
+from ..core.log import WARNING, log
 
 _SIZE = 32
 POKE = "-" * _SIZE
 """What a session writes to its own FIFO to end its poll."""
 MEND_FOLDER = "stop all programs that use the database, then delete this folder"
 EVERYBODY = ""
-"""What a malformed message is read as: :data:`leasehold.protocol.ALL`."""
+"""What a malformed message is read as: :data:`leasehold.core.protocol.ALL`."""
 _HEX = frozenset("0123456789abcdef")
 _OPEN = os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) if os.name == "posix" else 0
 _FOLDER = getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)

@@ -17,10 +17,10 @@ from inspect import getgeneratorlocals
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from .. import clock
+from ..core import clock
+from ..core.protocol import Ask, Steps
 from ..errors import StoreUnavailable
-from ..protocol import Ask, Steps
-from ..starting import start_thread
+from ..runtime.thread_start import start_thread
 from .reentry import inside, is_inside, refused
 
 T = TypeVar("T")

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
-from .. import clock
-from ..protocol import Busy, Opened, Steps, T, refuse_options, run_steps
-from ..typed import Any
+from ..core import clock
+from ..core.protocol import Busy, Opened, Steps, T, refuse_options, run_steps
+from ..core.typed import Any
 from .entries import Alive, JointEntryStore, Page, Read, ReadNote, Ring, Row, Swap, SwapAll, Tidy, WriteNote
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
+from ..core.lease import current
 from ..errors import AcquireCancelled
-from ..lease import current
 
 PATIENCE = 30.0
 """How long a test waits for anything that must happen: a guard against hanging, not a measure."""

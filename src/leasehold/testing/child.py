@@ -18,8 +18,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from .. import clock
-from ..lease import current
+from ..core import clock
+from ..core.lease import current
 from .api import make_api
 from .counter import Fenced, count
 from .forking import Outliving, fork_and_use

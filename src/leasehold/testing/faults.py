@@ -17,8 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ..core.protocol import Ask, Busy, Holding, Renewal, Reply, Steps, Store, T, TaskDriver, ThreadDriver, Together
 from ..errors import StoreError, StoreUnavailable
-from ..protocol import Ask, Busy, Holding, Renewal, Reply, Steps, Store, T, TaskDriver, ThreadDriver, Together
 
 SLICE = 0.05
 QUICK = 0.02

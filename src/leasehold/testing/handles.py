@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import clock
+from ..core import clock
+from ..core.protocol import SECOND, Ask, Steps
+from ..core.timing import FIRST_TERM
 from ..errors import AcquireTimeout, StoreUnavailable
-from ..policy import FIRST_TERM
-from ..protocol import SECOND, Ask, Steps
 from .api import PATIENCE, Api, Job
 from .faults import Faults, install
 

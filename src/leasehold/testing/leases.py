@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .. import clock, keeping
-from ..core import Core
-from ..effects import Effects
+from ..core import clock, keeper
+from ..core.effects import Effects
+from ..core.lease import RELEASED, BaseLease
+from ..core.protocol import RENEWED, SECOND, Renewal, Steps, Store, run_steps
+from ..core.registry import Registry
 from ..errors import LeaseLost, StoreError
-from ..lease import RELEASED, BaseLease
-from ..protocol import RENEWED, SECOND, Renewal, Steps, Store, run_steps
 from ..stores import memory
 from .faults import Faults, install_into
 from .history import History, Resource, assert_clean
@@ -50,7 +50,7 @@ class Clock:
 class _Noted:
     """A store that tells what was renewed and released in it."""
 
-    def __init__(self, core: Core, note: Callable[..., None]) -> None:
+    def __init__(self, core: Registry, note: Callable[..., None]) -> None:
         self._inner: Store = core.store
         self._core = weakref.proxy(core)
         self._note = note
@@ -94,8 +94,8 @@ class Leases:
     def __init__(self) -> None:
         self.clock = Clock()
         self.history = History(now=self.clock.now)
-        self._faults: weakref.WeakKeyDictionary[Core, Faults] = weakref.WeakKeyDictionary()
-        self._cuts: list[Sequence[Core] | None] = []  # one for each partition that lasts; None cuts off everybody
+        self._faults: weakref.WeakKeyDictionary[Registry, Faults] = weakref.WeakKeyDictionary()
+        self._cuts: list[Sequence[Registry] | None] = []  # one for each partition that lasts; None cuts off everybody
         self._mutex = threading.RLock()
         self._limits: dict[str, int] = {}
         self._places: dict[str, str] = {}
@@ -104,12 +104,12 @@ class Leases:
     @contextmanager
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         """For as long as this lasts, what ``connect`` makes of ``memory://`` (and of no URL) lives here."""
-        make, add, end, belie = Core.__init__, Core.add, Core.end, Core.belie
-        renew, probe = keeping._renew_batch, keeping._probe
+        make, add, end, belie = Registry.__init__, Registry.add, Registry.end, Registry.belie
+        renew, probe = keeper._renew_batch, keeper._probe
         check, valid = BaseLease.check, BaseLease.valid.fget  # type: ignore[attr-defined]
         table = memory.Table
 
-        def make_here(core: Core, *arguments: Any, **options: Any) -> None:
+        def make_here(core: Registry, *arguments: Any, **options: Any) -> None:
             make(core, *arguments, **options)
             if core.store.scheme == "memory":
                 core.now = self.clock.now
@@ -118,19 +118,19 @@ class Leases:
                     self._faults[core] = install_into(core)
                     self._cut_and_mend()
 
-        def add_here(core: Core, lease: BaseLease) -> None:
+        def add_here(core: Registry, lease: BaseLease) -> None:
             add(core, lease)
             if core in self._faults:
                 self._note_grant(lease)
 
-        def end_here(core: Core, lease: BaseLease, reason: str) -> bool:
+        def end_here(core: Registry, lease: BaseLease, reason: str) -> bool:
             at = self.clock.now()  # before anybody can learn of it and act on it
             ended = end(core, lease, reason)
             if ended and reason != RELEASED:
                 self._note_loss(lease, at)
             return ended
 
-        def belie_here(core: Core, lease: BaseLease) -> None:
+        def belie_here(core: Registry, lease: BaseLease) -> None:
             at = self.clock.now()
             belie(core, lease)
             self._note_loss(lease, at)
@@ -157,12 +157,12 @@ class Leases:
             finally:
                 self._note_refusals()
 
-        monkeypatch.setattr(keeping, "_renew_batch", lambda *args, **options: and_note(renew(*args, **options)))
-        monkeypatch.setattr(keeping, "_probe", lambda *args: and_note(probe(*args)))
-        monkeypatch.setattr(Core, "__init__", make_here)
-        monkeypatch.setattr(Core, "add", add_here)
-        monkeypatch.setattr(Core, "end", end_here)
-        monkeypatch.setattr(Core, "belie", belie_here)
+        monkeypatch.setattr(keeper, "_renew_batch", lambda *args, **options: and_note(renew(*args, **options)))
+        monkeypatch.setattr(keeper, "_probe", lambda *args: and_note(probe(*args)))
+        monkeypatch.setattr(Registry, "__init__", make_here)
+        monkeypatch.setattr(Registry, "add", add_here)
+        monkeypatch.setattr(Registry, "end", end_here)
+        monkeypatch.setattr(Registry, "belie", belie_here)
         monkeypatch.setattr(BaseLease, "check", check_here)
         monkeypatch.setattr(BaseLease, "valid", property(valid_here))
         monkeypatch.setattr(memory, "Table", lambda: table(self.clock.now_us, self.clock.wall_us))
@@ -252,7 +252,7 @@ class Leases:
 
     # What is noted.
 
-    def _name(self, core: Core, name: str) -> str:
+    def _name(self, core: Registry, name: str) -> str:
         """The lease's name; where that is another's too (in another namespace or store), one that tells them apart."""
         table = core.driver.inner._table  # type: ignore[attr-defined]
         place = next((f"{url}/{core.namespace}" for url, each in memory._tables.items() if each is table), "")
@@ -279,7 +279,7 @@ class Leases:
                 self.history.add("check", **self._holding(part), invoked=invoked, outcome=outcome)
 
     def _note_call(
-        self, core: Core, op: str, name: str, token: int, invoked: float, outcome: str, later: bool = False
+        self, core: Registry, op: str, name: str, token: int, invoked: float, outcome: str, later: bool = False
     ) -> None:
         held: dict[str, Any] = {"name": self._name(core, name), "owner": core.owner, "token": token}
         noted = {"op": op, **held, "invoked": invoked, "outcome": outcome}
@@ -294,11 +294,11 @@ class Leases:
 
     # How.
 
-    def _here(self) -> list[Core]:
+    def _here(self) -> list[Registry]:
         with self._mutex:
             return list(self._faults)
 
-    def _cores(self, locks: Sequence[Any]) -> list[Core]:
+    def _cores(self, locks: Sequence[Any]) -> list[Registry]:
         cores = [each._core for each in locks]
         if not all(core in self._faults for core in cores):
             raise ValueError("only a Locks that is in memory, made in this test, can be cut off or stopped")
@@ -316,28 +316,28 @@ class Leases:
                 faults.mend()
 
     @contextmanager
-    def _stopped(self, locks: Sequence[Any]) -> Iterator[list[Core]]:
+    def _stopped(self, locks: Sequence[Any]) -> Iterator[list[Registry]]:
         stopped = self._cores(locks)
         with self.partition(*locks):
             yield stopped
         self._after_the_jump(stopped)
 
-    def _advance(self, seconds: float, stopped: Sequence[Core] = ()) -> None:
+    def _advance(self, seconds: float, stopped: Sequence[Registry] = ()) -> None:
         for cores in self._moments(seconds, stopped):
             patient_until = time.monotonic() + PATIENCE
             while self._busy(cores) and time.monotonic() < patient_until:
                 time.sleep(0.001)
 
-    async def _aadvance(self, seconds: float, stopped: Sequence[Core] = ()) -> None:
+    async def _aadvance(self, seconds: float, stopped: Sequence[Registry] = ()) -> None:
         for cores in self._moments(seconds, stopped):
             patient_until = time.monotonic() + PATIENCE
             while self._busy(cores) and time.monotonic() < patient_until:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
-    def _moments(self, seconds: float, stopped: Sequence[Core]) -> Iterator[list[Core]]:
+    def _moments(self, seconds: float, stopped: Sequence[Registry]) -> Iterator[list[Registry]]:
         """Go to each moment at which a keeper has something to do, and to the end. Yields who has to get on with it."""
         end = self.clock.now() + seconds
-        stuck: list[Core] = []
+        stuck: list[Registry] = []
         while (left := end - self.clock.now()) > 0:
             cores = [core for core in self._here() if core not in stopped and core.closed is None]
             for core in cores:
@@ -350,7 +350,7 @@ class Leases:
             yield late
             stuck = [core for core in late if _due(core) <= self.clock.now()]  # time goes on without them
 
-    def _after_the_jump(self, cores: list[Core]) -> None:
+    def _after_the_jump(self, cores: list[Registry]) -> None:
         for core in cores:
             if core.next_deadline <= self.clock.now():
                 core.expire()
@@ -359,10 +359,10 @@ class Leases:
             for bell in list(core.asking.values()):
                 bell.ring()  # waits go by the machine's time: look again
 
-    def _busy(self, cores: list[Core]) -> bool:
+    def _busy(self, cores: list[Registry]) -> bool:
         return any(_due(core) <= self.clock.now() and core.keeping for core in cores)
 
 
-def _due(core: Core) -> float:
+def _due(core: Registry) -> float:
     """When the keeper has something to do, whether it knows that yet or not."""
     return min([core.next_look, *(lease._due for lease in core.held())])

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 
 from .. import aio
 from ..connect import connect
+from ..core.protocol import Opened
 from ..lock import Locks
-from ..protocol import Opened
-from ..tasks import TaskCore
-from ..threads import ThreadCore
+from ..tasks import TaskRegistry
+from ..threads import ThreadRegistry
 
 THREADS, ASYNCIO = "threads", "asyncio"
 
@@ -48,7 +48,7 @@ class StoreUnderTest:
     probe: Probe
     opener: str | None = None
     """For a store that ``connect`` does not know: ``module:function``, where ``function(url, namespace)`` returns an
-    :class:`leasehold.protocol.Opened`."""
+    :class:`leasehold.core.protocol.Opened`."""
     client: Callable[[str], Any] | None = None
     """Makes what ``connect`` is given in place of the URL, for ``"threads"`` or ``"asyncio"``; its maker closes it."""
 
@@ -59,9 +59,9 @@ class StoreUnderTest:
     fair: bool = True
     """Whether waiters are served in order."""
     joint: bool = False
-    """Whether it takes several names in one step: see :class:`leasehold.protocol.JointStore`."""
+    """Whether it takes several names in one step: see :class:`leasehold.core.protocol.JointStore`."""
     lacks: Sequence[str] = ()
-    """What it says itself that it lacks: see :class:`leasehold.protocol.Store`."""
+    """What it says itself that it lacks: see :class:`leasehold.core.protocol.Store`."""
 
     ttl: float = 0.6
     """The ttl that most tests take. Their length grows with it."""
@@ -104,5 +104,5 @@ def open_locks(target: Any, opener: str | None, side: str, **options: Any) -> An
     opened: Opened = getattr(import_module(module), function)(target, namespace)
     own = {key: options.pop(key, None) for key in ("owner", "kinds")}
     if side == THREADS:
-        return Locks(ThreadCore(opened.store, opened.threads(), namespace=namespace, defaults=options, **own))
-    return aio.Locks(TaskCore(opened.store, opened.tasks(), namespace=namespace, defaults=options, **own))
+        return Locks(ThreadRegistry(opened.store, opened.threads(), namespace=namespace, defaults=options, **own))
+    return aio.Locks(TaskRegistry(opened.store, opened.tasks(), namespace=namespace, defaults=options, **own))

@@ -19,7 +19,7 @@ def refuse_threads(patch: pytest.MonkeyPatch, refused: Callable[[str], bool]) ->
         start(thread)
 
     def started_bare(function: Any, args: tuple[Any, ...]) -> int:
-        _check(args[0])  # see `leasehold.starting`
+        _check(args[0])  # see `leasehold.runtime.thread_start`
         return start_bare(function, args)
 
     def _check(name: str) -> None:

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..core import Core
-from ..lease import BaseLease
-from ..protocol import Store, TaskDriver
-from ..tasks import TaskCore
+from ..core.lease import BaseLease
+from ..core.protocol import Store, TaskDriver
+from ..core.registry import Registry
+from ..tasks import TaskRegistry
 
 
 class _NoSockets:
@@ -72,7 +72,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
 
-class VirtualCore(TaskCore):
+class VirtualRegistry(TaskRegistry):
     """The books of a ``Locks`` on a virtual clock. Whoever turns the loop calls ``expire`` at ``next_deadline``."""
 
     def __init__(self, store: Store, driver: TaskDriver, now: Callable[[], float], **options: Any) -> None:
@@ -83,7 +83,7 @@ class VirtualCore(TaskCore):
         self.expire()
 
     def report_aside(self, lost: list[BaseLease]) -> None:
-        Core.report(self, lost)  # whether the loop is blocked is known to whoever turns it
+        Registry.report(self, lost)  # whether the loop is blocked is known to whoever turns it
 
     def at_exit(self, limit: float) -> None:
         """Time stands still: nothing can be waited for any more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...protocol import Opened
+from ...core.protocol import Opened
 from .endpoints import Endpoints
 from .pool_tasks import TaskPool
 from .pool_threads import Pool

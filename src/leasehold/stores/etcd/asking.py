@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ... import clock
-from ...policy import FIRST_TERM
-from ...protocol import SECOND, Ask, Busy, Grant, Missing, Reply, Steps
+from ...core import clock
+from ...core.protocol import SECOND, Ask, Busy, Grant, Missing, Reply, Steps
+from ...core.timing import FIRST_TERM
 from . import wire
 from .errors import DRIVER_ERRORS, Refused
 from .haste import patient

@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from ... import clock
-from ...starting import start_thread
+from ...core import clock
+from ...runtime.thread_start import start_thread
 from .errors import Refused
 from .wire import KEEP_ALIVE, WATCH, Call
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from ...core.protocol import SECOND, Ask, Grant
 from ...errors import StoreError
 from ...findings import ERROR, OK, WARNING, Finding
-from ...protocol import SECOND, Ask, Grant
 from . import wire
 from .endpoints import Endpoints
 from .errors import DRIVER_ERRORS, Refused, translate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...protocol import Steps, T
+from ...core.protocol import Steps, T
 from .wire import Haste
 
 

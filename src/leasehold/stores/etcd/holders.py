@@ -9,8 +9,8 @@ import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ... import clock
-from ...protocol import SECOND
+from ...core import clock
+from ...core.protocol import SECOND
 
 
 class Held(NamedTuple):

@@ -6,9 +6,9 @@ import json
 import re
 from typing import NamedTuple
 
-from ... import checks, clock
+from ...core import checks, clock
+from ...core.protocol import SECOND, Ask, Holding
 from ...errors import StoreNotReady
-from ...protocol import SECOND, Ask, Holding
 from .. import forms
 from .wire import KeyValue
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ... import clock
+from ...core import clock
 from .endpoints import Endpoints, is_members_fault
 from .errors import Refused
 from .http2 import Broken, Ended, Http2, Message

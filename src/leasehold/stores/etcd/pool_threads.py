@@ -6,8 +6,8 @@ import socket
 import ssl
 from contextlib import suppress
 
-from ... import clock
-from ...ready import readable
+from ...core import clock
+from ...runtime.ready import readable
 from ..turns import Turns
 from .endpoints import Endpoints, is_members_fault
 from .errors import Refused

@@ -21,10 +21,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ... import clock
+from ...core import clock
+from ...core.log import WARNING, log
+from ...core.protocol import Ask, Holding, Mismatch, Steps
 from ...errors import StoreNotReady
-from ...log import WARNING, log
-from ...protocol import Ask, Holding, Mismatch, Steps
 from . import wire
 from .permit import VERSION, Permit, read_permit
 from .sessions import Sessions

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import TypeAlias
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps
 from ...errors import StoreNotReady, StoreUnavailable
-from ...protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps
 from . import wire
 from .errors import DRIVER_ERRORS, Refused
 from .haste import hasty, urgent

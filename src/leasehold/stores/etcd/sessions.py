@@ -16,10 +16,10 @@ from __future__ import annotations
 import os
 from hashlib import blake2b
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import SECOND, Ask, Steps
+from ...core.timing import WAITER_TTL
 from ...errors import StoreNotReady
-from ...policy import WAITER_TTL
-from ...protocol import SECOND, Ask, Steps
 from . import wire
 from .errors import Refused
 from .holders import Holders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...protocol import Ask, Busy, Refusal, Steps, Together
+from ...core.protocol import Ask, Busy, Refusal, Steps, Together
 from . import wire
 from .asking import Asking
 from .errors import Refused
@@ -15,7 +15,7 @@ from .wire import CREATE, EQUAL, VALUE, compare, put
 
 
 class Several(Asking):
-    """``acquire_all``: see :class:`leasehold.protocol.JointStore`."""
+    """``acquire_all``: see :class:`leasehold.core.protocol.JointStore`."""
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         try:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import SECOND, Steps
 from ...errors import StoreNotReady
-from ...protocol import SECOND, Steps
 from . import wire
 from .asking import TAKING, Watch, deletion
 from .errors import DRIVER_ERRORS, Refused
@@ -26,7 +26,7 @@ FOLLOWED_AFTER = 1.0
 
 
 class EtcdStore(Renewing):
-    """See :class:`leasehold.protocol.JointStore`, which says what each operation means."""
+    """See :class:`leasehold.core.protocol.JointStore`, which says what each operation means."""
 
     fair = True
     lacks: Mapping[str, str] = {}

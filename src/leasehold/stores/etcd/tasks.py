@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ... import clock
+from ...core import clock
+from ...core.log import WARNING, log
+from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreError, StoreUnavailable
-from ...log import WARNING, log
-from ...protocol import Busy, Steps, T, await_steps
 from .errors import DRIVER_ERRORS, Refused, translate
 from .store import EtcdStore
 from .threads import CONNECT_LIMIT, FAREWELL, HEARTBEAT, PAUSES, EtcdThreads, next_pause

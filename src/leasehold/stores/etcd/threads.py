@@ -7,12 +7,12 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol
 
-from ... import clock
-from ...bells import ThreadBell
+from ...core import clock
+from ...core.log import WARNING, log
+from ...core.protocol import Busy, Steps, T, run_steps
 from ...errors import StoreError, StoreUnavailable
-from ...log import WARNING, log
-from ...protocol import Busy, Steps, T, run_steps
-from ...starting import start_thread
+from ...runtime.thread_start import start_thread
+from ...runtime.wakeups import ThreadBell
 from .errors import DRIVER_ERRORS, Refused, translate
 from .store import EtcdStore
 from .watches import Ring, Watches

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from ...core.protocol import Busy
 from ...errors import StoreUnavailable
-from ...protocol import Busy
 from . import wire
 from .asking import Watch
 from .errors import Refused

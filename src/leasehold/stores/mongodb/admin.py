@@ -15,8 +15,8 @@ import pymongo
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
+from ...core.timing import DEFAULT_TTL, FALLBACK, FIRST_TERM, safety_margin
 from ...findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
-from ...policy import DEFAULT_TTL, FALLBACK, FIRST_TERM, safety_margin
 from . import calls as mongo_calls
 from .link import (
     CALLS_SIZE,

@@ -22,11 +22,11 @@ import pymongo
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from ... import clock
+from ...core import clock
+from ...core.log import INFO, WARNING, log
+from ...core.protocol import HELD, Busy, Grant, Steps
+from ...core.timing import FIRST_TERM
 from ...errors import StoreError, StoreUnavailable
-from ...log import INFO, WARNING, log
-from ...policy import FIRST_TERM
-from ...protocol import HELD, Busy, Grant, Steps
 from . import link as mongo_link
 from .lanes import LANES, Lane, lane_of
 from .link import FORBIDDEN, Access, Link, translate

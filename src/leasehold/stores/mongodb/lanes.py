@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Steps
 from ...errors import StoreUnavailable
-from ...protocol import Steps
 
 LANES = 2
 _LANE = {"_acquire": 0, "renew": None}

@@ -30,8 +30,8 @@ from pymongo.read_concern import ReadConcern
 from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
+from ...core.log import INFO, log
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ...log import INFO, log
 from .stages import FORMAT
 
 DATABASE = COLLECTION = "leasehold"

@@ -1,4 +1,4 @@
-"""The rules of :mod:`leasehold.entry` as MongoDB update pipelines: one atomic command per operation.
+"""The rules of :mod:`leasehold.core.entry` as MongoDB update pipelines: one atomic command per operation.
 
 Each pipeline finds its arguments in the field ``ask``, which :func:`with_ask` adds and the last stage removes. That is
 the only place where text from outside enters a pipeline, below one ``$literal``: ``"$owner"`` or ``"$$NOW"`` as an

@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 from types import NoneType
 from typing import Any
 
-from ... import checks
+from ...core import checks
+from ...core.log import WARNING, log
+from ...core.protocol import BROKEN, GONE, RENEWED, Busy, Holding
+from ...core.timing import FIRST_TERM
 from ...errors import StoreNotReady, StoreUnavailable
-from ...log import WARNING, log
-from ...policy import FIRST_TERM
-from ...protocol import BROKEN, GONE, RENEWED, Busy, Holding
 from ..forms import LONGEST, MOST, is_data, is_number
 from .requests import Document
 from .stages import FORMAT, GRANTED, HELD, INTERRUPTED, RESTING, WAITING

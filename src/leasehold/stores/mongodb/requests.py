@@ -1,4 +1,4 @@
-"""What the MongoDB store asks of its drivers, which answer it: see :mod:`leasehold.protocol`."""
+"""What the MongoDB store asks of its drivers, which answer it: see :mod:`leasehold.core.protocol`."""
 
 from __future__ import annotations
 

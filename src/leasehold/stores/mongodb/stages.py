@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import bson
 from bson.raw_bson import RawBSONDocument
 
-from ...policy import FIRST_TERM, WAITER_TTL
+from ...core.timing import FIRST_TERM, WAITER_TTL
 
 Expression: TypeAlias = Any
 Stages: TypeAlias = list[dict[str, Any]]

@@ -20,10 +20,8 @@ from typing import Any
 
 from pymongo.errors import OperationFailure
 
-from ... import clock
-from ...errors import StoreNotReady, StoreUnavailable
-from ...policy import FALLBACK
-from ...protocol import (
+from ...core import clock
+from ...core.protocol import (
     RENEWED,
     Ask,
     Busy,
@@ -38,6 +36,8 @@ from ...protocol import (
     TaskDriver,
     ThreadDriver,
 )
+from ...core.timing import FALLBACK
+from ...errors import StoreNotReady, StoreUnavailable
 from ..waiting import UNDER_WAY, Wake, looked
 from . import pipelines, records
 from .link import Link, link_from_client, link_from_url
@@ -78,7 +78,7 @@ def _open(link: Link) -> Opened:
 
 
 class MongoStore:
-    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+    """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     scheme = "mongodb"
     fair = True

@@ -12,10 +12,10 @@ from bson.errors import BSONError
 from pymongo import AsyncMongoClient
 from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 
-from ... import clock
+from ...core import clock
+from ...core.log import DEBUG, log
+from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreNotReady, StoreUnavailable
-from ...log import DEBUG, log
-from ...protocol import Busy, Steps, T, await_steps
 from ..main_thread import name_of
 from ..waiting import Wake
 from .calls import Listener, MakeWay, Pause

@@ -12,9 +12,9 @@ from bson.errors import BSONError
 from pymongo import MongoClient
 from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Busy, Steps, T, run_steps
 from ...errors import StoreUnavailable
-from ...protocol import Busy, Steps, T, run_steps
 from ..main_thread import MainThread
 from ..reentry import inside
 from ..waiting import Wake

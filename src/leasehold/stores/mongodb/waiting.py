@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ... import clock
-from ...policy import FALLBACK
-from ...protocol import SECOND, Ask, Busy
+from ...core import clock
+from ...core.protocol import SECOND, Ask, Busy
+from ...core.timing import FALLBACK
 from .. import waiting
 
 HORIZON = FALLBACK + 1.0

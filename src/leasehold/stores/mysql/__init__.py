@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from ...core.protocol import Opened, TaskDriver, ThreadDriver
 from ...errors import StoreNotReady
-from ...protocol import Opened, TaskDriver, ThreadDriver
 from ..sql.dialect import Statement
 from ..sql.session import Broken, Refused, Session, Work, no_connection
 from ..sql.store import Pause, SqlStore

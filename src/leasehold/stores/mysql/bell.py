@@ -21,8 +21,8 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ... import clock
-from ...protocol import ALL, HELD, Busy
+from ...core import clock
+from ...core.protocol import ALL, HELD, Busy
 from ..sockets import hang_up
 from ..sql.dialect import Result, Statement
 from ..sql.rows import called_by

@@ -13,8 +13,8 @@ from weakref import WeakSet
 import aiomysql
 import pymysql
 
+from ...core.protocol import Opened, TaskDriver, ThreadDriver
 from ...errors import StoreNotReady
-from ...protocol import Opened, TaskDriver, ThreadDriver
 from ..sql.dialect import DEFAULT_TABLE
 from ..sql.lines import RESERVED
 from ..sql.opening import or_closed_by_task

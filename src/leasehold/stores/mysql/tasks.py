@@ -10,9 +10,9 @@ import aiomysql
 import pymysql
 from pymysql.constants import CLIENT, CR
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Busy
 from ...errors import StoreError
-from ...protocol import Busy
 from ..sql.dialect import Hint, Result, Statement
 from ..sql.opening import unless_cancelled
 from ..sql.session import Broken, Session

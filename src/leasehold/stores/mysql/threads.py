@@ -9,9 +9,9 @@ from typing import Any
 
 import pymysql
 
-from ... import clock
+from ...core import clock
 from ...errors import StoreError
-from ...ready import readable
+from ...runtime.ready import readable
 from ..sql.dialect import Hint, Result, Statement
 from ..sql.session import Broken, Session
 from ..sql.threads import Pool, SqlThreads, carry_out

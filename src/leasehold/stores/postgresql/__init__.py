@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ...protocol import Opened, TaskDriver, ThreadDriver
+from ...core.protocol import Opened, TaskDriver, ThreadDriver
 from ..sql.session import Session
 from ..sql.store import SqlStore
 from ..sql.url import read_url

@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Opened, TaskDriver, ThreadDriver
 from ...errors import StoreNotReady
-from ...protocol import Opened, TaskDriver, ThreadDriver
-from ...ready import readable
+from ...runtime.ready import readable
 from ..sql.dialect import DEFAULT_TABLE
 from ..sql.opening import or_closed, or_closed_by_task
 from ..sql.session import Broken, Session

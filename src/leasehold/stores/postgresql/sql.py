@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ...core.protocol import Renewal
 from ...errors import StoreNotReady
-from ...protocol import Renewal
 from ..entries import Row
 from ..forms import MOST
 from ..sql.dialect import BELOW, SELECTED, Dialect, Result, Statement, after_all_with

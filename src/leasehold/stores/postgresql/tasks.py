@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Busy
 from ...errors import StoreError
-from ...protocol import Busy
 from ..sql.dialect import Result, Statement
 from ..sql.opening import unless_cancelled
 from ..sql.session import Broken, Deaf, Session

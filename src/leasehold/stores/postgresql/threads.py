@@ -11,10 +11,10 @@ import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Busy
 from ...errors import StoreError
-from ...protocol import Busy
-from ...ready import readable
+from ...runtime.ready import readable
 from ..sql.dialect import Result, Statement
 from ..sql.session import Broken, Deaf, Refused, Session, no_connection
 from ..sql.threads import Pool, SqlThreads, carry_out

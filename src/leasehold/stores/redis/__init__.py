@@ -14,7 +14,7 @@ import redis
 import redis.asyncio
 from redis import connection
 
-from ...protocol import Opened
+from ...core.protocol import Opened
 from . import (
     client_cluster,
     client_tasks,

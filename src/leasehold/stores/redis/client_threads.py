@@ -11,8 +11,8 @@ from typing import Any
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ...log import WARNING, log
-from ...starting import start_thread
+from ...core.log import WARNING, log
+from ...runtime.thread_start import start_thread
 from ..sockets import hang_up
 from .pool_threads import MOST, RESERVED, Line, Pool
 

@@ -13,9 +13,9 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Steps
 from ...errors import StoreUnavailable
-from ...protocol import Steps
 from .scripts import Call
 
 SLOTS = (b"CLUSTER", b"SLOTS")

@@ -9,8 +9,8 @@ from typing import Any
 
 from redis.exceptions import ClusterDownError, RedisError
 
-from ... import clock
-from ...protocol import await_steps
+from ...core import clock
+from ...core.protocol import await_steps
 from .cluster import SLOTS, Node, Parcel, Pause, Question, SlotMap, attend, deliver, learn
 from .pool_tasks import Ear, Pool, subscribe
 from .scripts import Call

@@ -9,9 +9,9 @@ from typing import Any
 
 from redis.exceptions import ClusterDownError, RedisError
 
-from ... import clock
-from ...protocol import run_steps
-from ...starting import start_thread
+from ...core import clock
+from ...core.protocol import run_steps
+from ...runtime.thread_start import start_thread
 from .cluster import SLOTS, Node, Parcel, Pause, Question, SlotMap, attend, deliver, learn
 from .pool_threads import Ear, Pool
 from .scripts import Call

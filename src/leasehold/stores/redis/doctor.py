@@ -249,7 +249,7 @@ class Patient:
 
     def scripts(self, namespace: str, one_of_many: bool) -> None:
         """Acquire and release a test lease. A node of a cluster may not have its slot."""
-        from ...protocol import Ask
+        from ...core.protocol import Ask
         from .store import RedisStore
 
         store = RedisStore("redis", namespace)

@@ -1,4 +1,4 @@
--- What the scripts of one name share: leasehold/entry.py in Lua, on what record.lua has read, with grant.lua.
+-- What the scripts of one name share: core/entry.py in Lua, on what record.lua has read, with grant.lua.
 local function free(limit)
   for _, holder in ipairs(holders) do limit = limit - holder[WEIGHT] end
   return limit

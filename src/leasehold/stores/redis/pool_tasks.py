@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ... import clock
+from ...core import clock
 from .errors import is_replica
 from .linger import AWAKE, Linger, a_turn
 from .pool_threads import ASKING, CHUNK, MOST, PLAIN, SURPLUS, answers_plainly, unasked

@@ -13,8 +13,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from ... import clock
-from ...bells import ThreadBell
+from ...core import clock
+from ...runtime.wakeups import ThreadBell
 from ..sockets import hang_up
 from .errors import is_replica
 from .linger import AWAKE, Linger

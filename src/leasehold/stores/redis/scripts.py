@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
 
-from ...typed import NamedTuple
+from ...core.typed import NamedTuple
 
 _FOLDER = files(__package__)
 

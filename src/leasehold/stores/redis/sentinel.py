@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Steps, await_steps, run_steps
 from ...errors import StoreNotReady
-from ...protocol import Steps, await_steps, run_steps
 from .errors import translate
 from .pool_tasks import close
 from .scripts import pack

@@ -13,11 +13,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from ... import clock
-from ...errors import StoreError, StoreUnavailable
-from ...lease import Unsettled
-from ...log import WARNING, log
-from ...protocol import (
+from ...core import clock
+from ...core.lease import Unsettled
+from ...core.log import WARNING, log
+from ...core.protocol import (
     BROKEN,
     GONE,
     RENEWED,
@@ -34,6 +33,7 @@ from ...protocol import (
     Steps,
     Together,
 )
+from ...errors import StoreError, StoreUnavailable
 from .. import waiting
 from ..waiting import Wake, looked
 from .errors import known, unreadable
@@ -99,7 +99,7 @@ class Keys(NamedTuple):
 
 
 class RedisStore:
-    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+    """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     fair = True
     lacks: Mapping[str, str] = {}

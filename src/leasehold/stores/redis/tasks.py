@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from ...core.log import WARNING, log
+from ...core.protocol import Busy, Steps, T
 from ...errors import StoreError, StoreUnavailable
-from ...log import WARNING, log
-from ...protocol import Busy, Steps, T
 from ..waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call

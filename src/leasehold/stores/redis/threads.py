@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from ...bells import ThreadBell
+from ...core.log import WARNING, log
+from ...core.protocol import Busy, Steps, T
 from ...errors import StoreError, StoreUnavailable
-from ...log import WARNING, log
-from ...protocol import Busy, Steps, T
-from ...starting import Life, start_thread
+from ...runtime.thread_start import Life, start_thread
+from ...runtime.wakeups import ThreadBell
 from ..waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ... import clock
-from ...policy import FALLBACK, STAGGER
-from ...protocol import SECOND, Ask, Busy
+from ...core import clock
+from ...core.protocol import SECOND, Ask, Busy
+from ...core.timing import FALLBACK, STAGGER
 from .. import waiting
 
 RELIED = 0.1
@@ -33,7 +33,7 @@ class Waiter:
         self._known = reply, sent, min(clock.now(), sent + SLOWLY)  # at once: another thread may be about to answer
 
     def until(self) -> float:
-        """Until when that will do, as the engine would have it."""
+        """Until when that will do, as the core would have it."""
         return min(self._looks(), self._expires() + STAGGER * (self._known[0].place or 0))
 
     def answer(self) -> Busy | None:

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ... import clock
+from ...core import clock
 from ...errors import StoreError, StoreUnavailable
 from ..redis.errors import translate
 from ..redis.scripts import ABANDON, ACQUIRE, RELEASE, VOTE, Call

@@ -15,22 +15,9 @@ from itertools import count
 from statistics import mode
 from typing import Any, NamedTuple
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Holding, Opened, Renewal, Reply, Steps
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ...protocol import (
-    BROKEN,
-    GONE,
-    RENEWED,
-    SECOND,
-    Ask,
-    Busy,
-    Grant,
-    Holding,
-    Opened,
-    Renewal,
-    Reply,
-    Steps,
-)
 from ..redis.errors import known, unreadable
 from ..redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, RENEW, VOTE, Call
 from ..redis.store import Keys, Many, RedisStore, read_holding, read_mismatch
@@ -90,7 +77,7 @@ class Held:
 
 
 class RedlockStore:
-    """Leases on a majority of nodes. :class:`leasehold.protocol.Store` says what each operation means."""
+    """Leases on a majority of nodes. :class:`leasehold.core.protocol.Store` says what each operation means."""
 
     scheme = "redlock"
     fair = False

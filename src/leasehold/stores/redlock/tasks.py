@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreUnavailable
-from ...protocol import Busy, Steps, T, await_steps
 from ..redis import task_link
 from ..redis.scripts import Call
 from ..redis.store import Keys, Many

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Busy, Steps, T, run_steps
 from ...errors import StoreUnavailable
-from ...protocol import Busy, Steps, T, run_steps
-from ...starting import Life, start_thread
+from ...runtime.thread_start import Life, start_thread
 from ..redis import thread_link
 from ..redis.scripts import Call
 from ..redis.store import Keys, Many

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ... import clock
 from ...connect import find
+from ...core import clock
 from ...errors import StoreError, StoreNotReady
 from ...findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
 from ..mysql.bell import NAPPING

@@ -16,7 +16,7 @@ from weakref import WeakSet
 import sqlalchemy
 from sqlalchemy import exc
 
-from ...protocol import Opened, TaskDriver, ThreadDriver
+from ...core.protocol import Opened, TaskDriver, ThreadDriver
 from ..mysql.sql import MySQL
 from ..postgresql.sql import PostgreSQL
 from .dialect import DEFAULT_TABLE, Dialect, Result, Statement

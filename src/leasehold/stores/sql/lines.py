@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ... import clock
+from ...core import clock
 from ..turns import Queue
 from ..turns import Turn as PlainTurn
 from .store import Accept, Extend, Free, ReadOurs, Unlocked

@@ -2,7 +2,8 @@
 
 ``more`` is NULL in the plain case: a lock, free or with one holder, and nobody waiting. Else it is JSON:
 ``[shape, limit, last token, weight, ttl, rest, further holders, queue]``, where weight, ttl and rest are those of the
-holder in the columns, and permits are as in :mod:`leasehold.entry`. ``state`` is 0 when no holder is in the columns.
+holder in the columns, and permits are as in :mod:`leasehold.core.entry`. ``state`` is 0 when no holder is in the
+columns.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from ...entry import _encode
-from ...policy import WAITER_TTL
-from ...protocol import SECOND, Ask
+from ...core.entry import _encode
+from ...core.protocol import SECOND, Ask
+from ...core.timing import WAITER_TTL
 from ..forms import LONGEST, Damaged
 
 FORMAT = 1

@@ -13,10 +13,10 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, TypeAlias
 
-from ... import clock
+from ...core import clock
+from ...core.log import WARNING, log
+from ...core.protocol import SECOND, Steps, T
 from ...errors import StoreError, StoreUnavailable
-from ...log import WARNING, log
-from ...protocol import SECOND, Steps, T
 from ..entries import Read
 from ..waiting import Wake
 from .dialect import Dialect, OnlyReads, Result, Statement

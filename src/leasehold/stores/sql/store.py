@@ -2,9 +2,9 @@
 
 A row has the facts of one holder as columns (:mod:`.rows`). While nobody contends, an acquire is one conditional
 upsert and a release one conditional update. Another upsert also puts one who waits at the end of a lock's queue. When
-these say no, the row is read, :mod:`leasehold.entry` decides, and the row is swapped if its version is still the one
-read: no row lock is ever held while Python runs. Several names are read, decided and swapped in the same way, all of
-their rows in one statement.
+these say no, the row is read, :mod:`leasehold.core.entry` decides, and the row is swapped if its version is still the
+one read: no row lock is ever held while Python runs. Several names are read, decided and swapped in the same way, all
+of their rows in one statement.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
-from ... import clock
-from ...entry import HELD, Entry
+from ...core import clock
+from ...core.entry import HELD, Entry
+from ...core.protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
+from ...core.timing import FALLBACK
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ...policy import FALLBACK
-from ...protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
 from ..entries import EntryStore, Read, Row
 from ..waiting import UNDER_WAY, Wake
 from .waiting import EARLY, Seen, Waiter, Waiters
@@ -179,7 +179,7 @@ class Locked(StoreUnavailable):
 
 
 class SqlStore(EntryStore):
-    """See :class:`leasehold.protocol.Store`, which says what each operation means."""
+    """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     def __init__(self, scheme: str) -> None:
         super().__init__(scheme)

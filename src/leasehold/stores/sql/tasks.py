@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ... import clock
+from ...core import clock
+from ...core.log import DEBUG, ERROR, log
+from ...core.protocol import ALL, Busy, Steps, T
 from ...errors import StoreError, StoreUnavailable
-from ...log import DEBUG, ERROR, log
-from ...protocol import ALL, Busy, Steps, T
 from .dialect import Hint, Result, Statement
 from .lines import ASK, LOOK, RESERVED, Lent, Line, Lines, Turn, rank
 from .session import (

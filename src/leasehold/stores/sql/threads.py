@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from ... import clock
-from ...bells import ThreadBell
+from ...core import clock
+from ...core.log import DEBUG, ERROR, log
+from ...core.protocol import ALL, Busy, Steps, T
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ...log import DEBUG, ERROR, log
-from ...protocol import ALL, Busy, Steps, T
-from ...starting import Life, start_thread
+from ...runtime.thread_start import Life, start_thread
+from ...runtime.wakeups import ThreadBell
 from ..main_thread import MainThread
 from .dialect import Hint, Result, Statement
 from .lines import ASK, LOOK, RESERVED, Lent, Line, Lines, Turn, rank

@@ -16,10 +16,10 @@ from .dialect import Result, Statement
 from .store import CanHold
 
 if TYPE_CHECKING:
-    from ...core import Core
-    from ...lease import BaseLease
-    from ...protocol import Steps
-    from ...spec import Spec
+    from ...core.lease import BaseLease
+    from ...core.options import Spec
+    from ...core.protocol import Steps
+    from ...core.registry import Registry
     from .session import Session
 
 _SAVEPOINT, _UNDO, _DONE = (
@@ -37,14 +37,14 @@ Inside: TypeAlias = Generator[Statement | Aside, Any, int]
 """Yields statements for the caller's connection, and is sent their results. Returns the token."""
 
 
-def session_of(core: Core) -> Session:
+def session_of(core: Registry) -> Session:
     session: Session | None = getattr(core.driver, "session", None)
     if session is None:
         raise ValueError(f"in_transaction needs a SQL store, which {core.store.scheme}:// is not")
     return session
 
 
-def holding(core: Core, spec: Spec) -> Inside:
+def holding(core: Registry, spec: Spec) -> Inside:
     """Takes the name for the length of a transaction, or AcquireTimeout: there is no waiting inside a transaction."""
     session = session_of(core)
     if (spec.shape, spec.limit) != ("lock", 1):
@@ -52,7 +52,7 @@ def holding(core: Core, spec: Spec) -> Inside:
     return _hold(core, session, spec)
 
 
-def _hold(core: Core, session: Session, spec: Spec) -> Inside:
+def _hold(core: Registry, session: Session, spec: Spec) -> Inside:
     """One that is refused must not lock the row: its holder could not renew until the caller's transaction ends. So
     look first, without a lock."""
     dialect, driver = session.dialect, core.driver

@@ -10,11 +10,11 @@ from __future__ import annotations
 import threading
 from copy import copy
 
-from ... import clock
-from ...entry import GRANTED, Entry, Permit
-from ...log import DEBUG, log
-from ...policy import FALLBACK, FIRST_TERM, STAGGER, WAITER_TTL
-from ...protocol import ALL, SECOND, Busy
+from ...core import clock
+from ...core.entry import GRANTED, Entry, Permit
+from ...core.log import DEBUG, log
+from ...core.protocol import ALL, SECOND, Busy
+from ...core.timing import FALLBACK, FIRST_TERM, STAGGER, WAITER_TTL
 from .. import waiting
 from ..entries import Row
 

@@ -21,11 +21,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-from ... import clock
+from ...core import clock
+from ...core.log import WARNING, log
+from ...core.protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
+from ...core.typed import Any
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ...log import WARNING, log
-from ...protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
-from ...typed import Any
 from .. import forms
 from ..entries import (
     Alive,

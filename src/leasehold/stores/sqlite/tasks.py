@@ -7,9 +7,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Busy, Steps, T
 from ...errors import StoreUnavailable
-from ...protocol import Busy, Steps, T
 from ..fifo import Descriptor
 from .store import Database
 

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from ...protocol import Busy, Steps, T
-from ...ready import kernel_polls, readable
-from ...starting import Life, start_thread
+from ...core.protocol import Busy, Steps, T
+from ...runtime.ready import kernel_polls, readable
+from ...runtime.thread_start import Life, start_thread
 from ..fifo import POKE, Descriptor
 from .store import Database
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from ...protocol import Opened
+from ...core.protocol import Opened
 from .link import Link
 from .store import ZooKeeperStore
 from .tasks import ZooKeeperTasks

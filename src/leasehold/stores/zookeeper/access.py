@@ -10,8 +10,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import int_struct, read_string
 from kazoo.security import Permissions
 
+from ...core.typed import Any, NamedTuple
 from ...findings import ERROR, OK, WARNING, Finding
-from ...typed import Any, NamedTuple
 from .session import quiet
 from .url import Address
 

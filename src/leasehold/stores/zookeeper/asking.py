@@ -7,9 +7,9 @@ from functools import partial
 
 from kazoo.exceptions import NoNodeError
 
-from ... import clock, policy
-from ...protocol import BROKEN, SECOND, Ask, Busy, Grant, Mismatch, Missing, Reply, Steps
-from ...typed import Any
+from ...core import clock, timing
+from ...core.protocol import BROKEN, SECOND, Ask, Busy, Grant, Mismatch, Missing, Reply, Steps
+from ...core.typed import Any
 from . import nodes, watching
 from .nodes import Node, View, view
 from .placing import Placing
@@ -187,7 +187,7 @@ class Asking(Placing):
         assert stake.path is not None
         stake.turn = turn = stake.turn or Turn()
         watch = partial(self.link.watching.watch, stake, turn)
-        stake.until = clock.now() + policy.WAITER_TTL
+        stake.until = clock.now() + timing.WAITER_TTL
         place = look.waiting.index(mine)
         ahead = [f"{stake.parent}/{node.child}" for node in look.holders[-LOOKED_AT:]]
         queue = [f"{stake.parent}/{node.child}" for node in look.waiting[:place]]
@@ -239,7 +239,7 @@ class Asking(Placing):
 
     def _suspect(self, stake: Stake, turn: Turn, found: dict[str, Any], busy: Busy) -> Steps[Reply | None]:
         """Who was let in and does not claim within a first term is dead: it is removed, unless it claims first."""
-        now, term = clock.now(), policy.FIRST_TERM  # those further back wait a little longer before they look
+        now, term = clock.now(), timing.FIRST_TERM  # those further back wait a little longer before they look
         unclaimed = {
             path: stat.version
             for path, (data, stat) in found.items()

@@ -14,13 +14,13 @@ from functools import partial
 
 from kazoo.exceptions import NoNodeError
 
-from ... import clock, policy
-from ...bells import ThreadBell
+from ...core import clock, timing
+from ...core.log import WARNING, log
+from ...core.protocol import SECOND
+from ...core.typed import Any
 from ...errors import StoreNotReady, StoreUnavailable
-from ...log import WARNING, log
-from ...protocol import SECOND
-from ...starting import Life, start_thread
-from ...typed import Any
+from ...runtime.thread_start import Life, start_thread
+from ...runtime.wakeups import ThreadBell
 from ..reentry import inside
 from . import nodes
 from .requests import children, delete, exists, sync
@@ -104,7 +104,7 @@ class Link:
         with self.mutex:
             self._remove_over()
             best = max(self.sessions, key=lambda session: (session.up, not session.over), default=None)
-        return best or self.session(policy.DEFAULT_TTL / 3)
+        return best or self.session(timing.DEFAULT_TTL / 3)
 
     def _remove_over(self) -> None:
         """Make room for new sessions in the place of those that never come back. Nothing is staked on them any more."""

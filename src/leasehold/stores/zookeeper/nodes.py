@@ -23,10 +23,10 @@ from collections.abc import Iterable
 from urllib.parse import quote, unquote
 from zlib import crc32
 
-from ... import checks
+from ...core import checks
+from ...core.protocol import SECOND, Ask, Holding
+from ...core.typed import Any, NamedTuple
 from ...errors import StoreNotReady
-from ...protocol import SECOND, Ask, Holding
-from ...typed import Any, NamedTuple
 from ..forms import LONGEST, MOST, is_data, is_number
 
 ROOT = "leasehold"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from kazoo.exceptions import NoNodeError
 
-from ...protocol import BROKEN, GONE, Steps
-from ...typed import Any
+from ...core.protocol import BROKEN, GONE, Steps
+from ...core.typed import Any
 from . import nodes
 from .reading import Reading
 from .requests import Call, Calls, Multi, delete, get

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
+from ...core.log import WARNING, log
+from ...core.protocol import Holding, Steps
+from ...core.typed import Any
 from ...errors import StoreNotReady, StoreUnavailable
-from ...log import WARNING, log
-from ...protocol import Holding, Steps
-from ...typed import Any
 from . import nodes
 from .link import Link
 from .nodes import Node, Rest, View, view

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import GONE, RENEWED, SECOND, Renewal, Steps
+from ...core.typed import Any, NamedTuple
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ...protocol import GONE, RENEWED, SECOND, Renewal, Steps
-from ...typed import Any, NamedTuple
 from .requests import LARGEST, Call, Calls, Each, Multi
 from .session import Session
 from .several import Several

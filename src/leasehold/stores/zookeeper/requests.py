@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ... import clock
-from ...typed import TYPE_CHECKING, Any, NamedTuple
+from ...core import clock
+from ...core.typed import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from .session import Session

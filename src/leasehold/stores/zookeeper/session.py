@@ -13,10 +13,10 @@ from kazoo.protocol.serialization import Exists, int_struct, long_struct, write_
 from kazoo.protocol.states import KazooState
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from ... import clock
+from ...core import clock
+from ...core.log import DEBUG, log
+from ...core.typed import TYPE_CHECKING, Any
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ...log import DEBUG, log
-from ...typed import TYPE_CHECKING, Any
 from ..reentry import inside
 from ..sockets import hang_up
 from .errors import is_about_tls

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from kazoo.exceptions import NoNodeError
 
-from ... import clock
-from ...protocol import SECOND, Ask, Grant, Mismatch, Refusal, Steps, Together
-from ...typed import Any
+from ...core import clock
+from ...core.protocol import SECOND, Ask, Grant, Mismatch, Refusal, Steps, Together
+from ...core.typed import Any
 from . import nodes
 from .asking import Asking
 from .nodes import view
@@ -26,7 +26,7 @@ TRIES = 5
 
 
 class Several(Asking):
-    """``acquire_all``: see :class:`leasehold.protocol.JointStore`."""
+    """``acquire_all``: see :class:`leasehold.core.protocol.JointStore`."""
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         started = clock.now()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ... import clock, policy
-from ...typed import Any, NamedTuple
+from ...core import clock, timing
+from ...core.typed import Any, NamedTuple
 from . import nodes
 from .session import Session
 
@@ -74,7 +74,7 @@ class Stake:
         self.doubt = NO_DOUBT
         """The newest mark and version on which a move is conditional that we have asked for."""
         self.token = self.since = 0
-        self.until = clock.now() + policy.WAITER_TTL
+        self.until = clock.now() + timing.WAITER_TTL
         self.turn: Turn | None = Turn()
         """None when it holds: there may be very many that do."""
 

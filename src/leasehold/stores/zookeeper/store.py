@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from ... import clock
-from ...protocol import SECOND, Steps
-from ...typed import Any
+from ...core import clock
+from ...core.protocol import SECOND, Steps
+from ...core.typed import Any
 from . import nodes
 from .link import Link
 from .renewing import Renewing
@@ -28,7 +28,7 @@ OLD = 24 * 3600 * 1000
 
 
 class ZooKeeperStore(Renewing):
-    """See :class:`leasehold.protocol.JointStore`, which says what each operation means."""
+    """See :class:`leasehold.core.protocol.JointStore`, which says what each operation means."""
 
     scheme = "zookeeper"
     fair = True

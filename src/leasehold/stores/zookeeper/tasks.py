@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Busy, Steps, T, await_steps
+from ...core.typed import Any
 from ...errors import StoreError, StoreUnavailable
-from ...protocol import Busy, Steps, T, await_steps
-from ...typed import Any
 from .link import Link
 from .requests import Calls, Each, Up
 from .threads import ZooKeeperThreads, answer, begin, begin_each, checked, listens

@@ -7,10 +7,10 @@ from inspect import getgeneratorlocals
 
 from kazoo.exceptions import KazooException
 
-from ... import clock
+from ...core import clock
+from ...core.protocol import Ask, Busy, Steps, T, run_steps
+from ...core.typed import Any
 from ...errors import StoreError, StoreUnavailable
-from ...protocol import Ask, Busy, Steps, T, run_steps
-from ...typed import Any
 from ..main_thread import MainThread
 from ..turns import Turns
 from .errors import concerns_node, translate

@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote
 
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from ...typed import Any, NamedTuple
+from ...core.typed import Any, NamedTuple
 
 PORT = 2181
 _FILES = ("ca", "certfile", "keyfile", "keyfile_password")

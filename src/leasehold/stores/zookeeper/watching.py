@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType
 
-from ...protocol import Busy
-from ...typed import TYPE_CHECKING, Any
+from ...core.protocol import Busy
+from ...core.typed import TYPE_CHECKING, Any
 from ..reentry import inside
 from . import nodes
 from .requests import get

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ... import aio, clock
+from ... import aio
+from ...core import clock
 from ...errors import LeaseLost
 from ..handles import eventually
 from ..scene import Scene

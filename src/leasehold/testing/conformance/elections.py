@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ...core.timing import FIRST_TERM
 from ...errors import ShuttingDown
-from ...policy import FIRST_TERM
 from ..handles import Election, eventually, in_time
 from ..scene import Scene
 from .fixtures import needs

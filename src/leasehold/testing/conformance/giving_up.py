@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from ...core.timing import FIRST_TERM
 from ...errors import AcquireCancelled, AcquireTimeout, StoreUnavailable
-from ...policy import FIRST_TERM
 from ..api import PATIENCE
 from ..handles import Waiter, eventually, in_time
 from ..scene import Scene

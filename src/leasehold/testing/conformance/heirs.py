@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ...protocol import GONE, RENEWED, SECOND, Missing, Renewal
+from ...core.protocol import GONE, RENEWED, SECOND, Missing, Renewal
 from ..handles import eventually
 from ..processes import ChildFailed
 from ..scene import Scene

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from ...core.timing import FIRST_TERM
 from ...errors import LeaseLost
-from ...policy import FIRST_TERM
 from ..api import PATIENCE
 from ..handles import eventually, times_out
 from ..scene import Scene

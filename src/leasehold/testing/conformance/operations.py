@@ -1,4 +1,4 @@
-"""The operations of a store, one by one, below the API: see :class:`leasehold.protocol.Store`.
+"""The operations of a store, one by one, below the API: see :class:`leasehold.core.protocol.Store`.
 
 These are the quickest to learn from when a store is being written; most of the rest follows from them.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ...policy import FIRST_TERM
-from ...protocol import BROKEN, GONE, RENEWED, SECOND, Busy, Grant, Renewal
+from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Busy, Grant, Renewal
+from ...core.timing import FIRST_TERM
 from ..handles import Locks, eventually
 from ..scene import Scene
 from .fixtures import needs

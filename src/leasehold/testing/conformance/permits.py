@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from ...policy import FIRST_TERM
-from ...protocol import GONE, RENEWED, SECOND, Busy, Grant, Mismatch, Renewal
+from ...core.protocol import GONE, RENEWED, SECOND, Busy, Grant, Mismatch, Renewal
+from ...core.timing import FIRST_TERM
 from ..handles import eventually
 from ..scene import Scene
 from .fixtures import needs

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from ...policy import FIRST_TERM
+from ...core.timing import FIRST_TERM
 from ..faults import Faults
 from ..handles import Lease, Lock, Waiter, eventually
 from ..scene import Scene

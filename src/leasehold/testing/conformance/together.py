@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from ...core.timing import FIRST_TERM
 from ...errors import AcquireTimeout, StoreUnavailable
-from ...policy import FIRST_TERM
 from ..handles import Lease, eventually
 from ..scene import Scene
 from .cancelling import walk

@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 from types import BuiltinFunctionType
 
-from .typed import TYPE_CHECKING
+from ..core.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from socket import socket

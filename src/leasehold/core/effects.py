@@ -1,4 +1,4 @@
-"""What the engine asks to be done: it yields these, and is sent their results. ``threads.py`` and ``tasks.py`` carry
+"""What the core asks to be done: it yields these, and is sent their results. ``threads.py`` and ``tasks.py`` carry
 them out."""
 
 from __future__ import annotations

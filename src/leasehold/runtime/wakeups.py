@@ -1,11 +1,11 @@
-"""What a thread sleeps on until somebody rings. The asyncio one is in :mod:`leasehold.aio`."""
+"""What a thread sleeps on until somebody rings. The asyncio one is in :mod:`leasehold.tasks`."""
 
 from __future__ import annotations
 
 import _thread
 from _thread import allocate_lock
 
-from .protocol import Busy, Grant
+from ..core.protocol import Busy, Grant
 
 
 def refuse_late_patch() -> None:

@@ -1,41 +1,24 @@
-"""How a lease is taken and given back: written once, for threads and for tasks. How it is kept is in ``keeping.py``.
+"""How a lease is taken: written once, for threads and for tasks. How it is given back is in ``release.py``.
 
-What takes time is a generator of :mod:`leasehold.effects`: it yields a ``Run`` (a store operation), a ``Wait`` or a
-``Listen``, and is sent the result.
+What takes time is a generator of :mod:`leasehold.core.effects`: it yields a ``Run`` (a store operation), a ``Wait`` or
+a ``Listen``, and is sent the result.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Sequence
 
-from . import policy
-from .core import Core
+from ..errors import AcquireTimeout, LeaseLost, StoreError, StoreNotReady, StoreUnavailable
+from . import timing
 from .effects import RETRY, Effects, Listen, Run, Wait
-from .errors import AcquireTimeout, LeaseLost, StoreError, StoreNotReady, StoreUnavailable
-from .lease import NEVER, NOT_THERE, RELEASED, BaseLease, Claim, Unsettled
-from .log import WARNING, log, shown
-from .model import LeaseInfo, LockMetrics
-from .protocol import (
-    SECOND,
-    Ask,
-    Bell,
-    Busy,
-    Grant,
-    Holding,
-    Mismatch,
-    Missing,
-    Refusal,
-    Reply,
-    Steps,
-    Together,
-)
-from .spec import Spec
-from .typed import Any, NamedTuple
-
-PAGE = 500
-"""Records in one page of a listing."""
+from .lease import NEVER, NOT_THERE, Claim
+from .listing import info
+from .log import shown
+from .options import Spec
+from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing, Refusal, Reply, Steps, Together
+from .registry import Registry
+from .release import abandon
+from .typed import NamedTuple
 
 
 class WrongShape(ValueError):
@@ -58,7 +41,7 @@ def first_limit(spec: Spec, timeout: float | None) -> float:
     return min(limit, max(0.5, timeout)) if timeout else limit
 
 
-def at_once(core: Core, spec: Spec, ask: Ask, reply: Reply | StoreError, sent: float) -> Taken | None:
+def at_once(core: Registry, spec: Spec, ask: Ask, reply: Reply | StoreError, sent: float) -> Taken | None:
     """What the answer to a request of that time gives, if it gives the lease, and in time."""
     if not isinstance(reply, Grant):
         return None
@@ -71,7 +54,7 @@ def at_once(core: Core, spec: Spec, ask: Ask, reply: Reply | StoreError, sent: f
 
 
 def acquire(
-    core: Core,
+    core: Registry,
     spec: Spec,
     ask: Ask,
     timeout: float | None,
@@ -83,7 +66,6 @@ def acquire(
     ``first`` is when the caller has asked for the first time, if it has, and with what result: most need no more.
     However it ends other than by returning, the caller must then abandon the attempt.
     """
-    timing = spec.timing
     started = core.now() if first is None else first[0]
     ends = None if timeout is None else started + timeout
     pauses: Iterator[float] | None = None
@@ -94,7 +76,7 @@ def acquire(
         while True:
             core.check_giving_out(ask.heir)
             sent = core.now()
-            limit = timing.call_limit
+            limit = spec.timing.call_limit
             if ends is not None and ask.queue:
                 limit = min(limit, max(0.5, ends - sent))
             try:
@@ -124,7 +106,7 @@ def acquire(
                 if failing_since is None:
                     failing_since = sent
                     core.tell("unavailable", ask.name, None, str(error))
-                out_of_time = now >= ends if ends is not None else now - failing_since >= policy.UNAVAILABLE_LIMIT
+                out_of_time = now >= ends if ends is not None else now - failing_since >= timing.UNAVAILABLE_LIMIT
                 if out_of_time or not ask.queue:
                     raise
                 yield Wait(bell, retry if ends is None else min(retry, ends - now))
@@ -147,9 +129,9 @@ def acquire(
                 raise _timed_out(core, ask, reply, now - started)
             listened = True
             pushed = yield Listen(ask.attempt, reply)
-            pause = policy.FALLBACK
+            pause = timing.FALLBACK
             if not pushed:
-                pauses = pauses or policy.pauses(spec.poll, spec.backoff)
+                pauses = pauses or timing.pauses(spec.poll, spec.backoff)
                 pause = _poll(spec, reply, next(pauses))
             look = core.now() + (pause if reply.look is None else min(pause, reply.look))
             handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell)
@@ -164,7 +146,7 @@ def acquire(
 
 
 def acquire_all(
-    core: Core, specs: Sequence[Spec], asks: Sequence[Ask], timeout: float | None
+    core: Registry, specs: Sequence[Spec], asks: Sequence[Ask], timeout: float | None
 ) -> Effects[list[Taken] | None]:
     """Take several names in one step of the store. None: not now, or not in one step; then nothing is held.
 
@@ -207,7 +189,7 @@ def acquire_all(
     return had
 
 
-def _granted(core: Core, spec: Spec, ask: Ask, grant: Grant, sent: float) -> Taken | None:
+def _granted(core: Registry, spec: Spec, ask: Ask, grant: Grant, sent: float) -> Taken | None:
     """What the answer to a request of that time gives; None when it came too late to be of use."""
     timing = spec.timing
     token, hint, _, _, since = grant
@@ -229,10 +211,10 @@ def _wrong_shape(ask: Ask, found: Mismatch) -> WrongShape:
 
 def _poll(spec: Spec, busy: Busy, pause: float) -> float:
     """How long one who polls may sleep. In the queue not so long that a grant would lapse before it is seen."""
-    return pause if busy.place is None else min(pause, max(spec.poll[0], policy.FIRST_TERM / 2))
+    return pause if busy.place is None else min(pause, max(spec.poll[0], timing.FIRST_TERM / 2))
 
 
-def _wait(core: Core, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:
+def _wait(core: Registry, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:
     """Sleep until there is reason to ask again, at ``look`` at the latest. A push may bring the lease itself."""
     until = min(look, _over(core, busy))
     while True:
@@ -245,32 +227,32 @@ def _wait(core: Core, busy: Busy, look: float, bell: Bell) -> Effects[Grant | No
             until = min(look, _over(core, busy))
 
 
-def _over(core: Core, busy: Busy) -> float:
+def _over(core: Registry, busy: Busy) -> float:
     """When who holds the name may have let it expire, by an answer that has just come."""
     if busy.expires_in is None:
         return NEVER
-    return core.now() + max(0.001, busy.expires_in + policy.STAGGER * (busy.place or 0))
+    return core.now() + max(0.001, busy.expires_in + timing.STAGGER * (busy.place or 0))
 
 
-def _handed(core: Core, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: float) -> Taken | None:
+def _handed(core: Registry, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: float) -> Taken | None:
     """The lease that another's release granted us, if it can be trusted without asking.
 
     The store's clock read ``busy.now`` after ``sent``, so that the grant came no earlier than this.
     """
-    timing = spec.timing
-    if grant.at is None or busy.now is None or not timing.renew:
+    own = spec.timing
+    if grant.at is None or busy.now is None or not own.renew:
         return None
     if grant.at <= busy.now if busy.token is None else grant.token <= busy.token:
         return None  # older than the answer that said Busy: it has been taken from us since
     now = core.now()
     granted = sent + (grant.at - busy.now) / SECOND
-    if granted > now + timing.margin_of(policy.FIRST_TERM):
+    if granted > now + own.margin_of(timing.FIRST_TERM):
         return None  # that clock was set forth meanwhile: it does not tell when
     since = min(now, granted)
-    if now >= since + timing.first_term:
+    if now >= since + own.first_term:
         return None
-    claim = Claim(ask.name, ask.attempt, grant.token, grant.hint, since + timing.ttl)
-    return Taken(claim, since, timing.first_term)
+    claim = Claim(ask.name, ask.attempt, grant.token, grant.hint, since + own.ttl)
+    return Taken(claim, since, own.first_term)
 
 
 def owes(ask: Ask, error: BaseException) -> bool:
@@ -282,137 +264,7 @@ def owes(ask: Ask, error: BaseException) -> bool:
     return not isinstance(error, WrongShape) or error.unanswered
 
 
-def owed(core: Core, ask: Ask) -> Unsettled:
-    return Unsettled(ask.name, ask.attempt, core.now() + max(ask.ttl / SECOND, policy.WAITER_TTL))
-
-
-def abandon(core: Core, asks: Sequence[Ask], error: BaseException | None) -> Effects[None]:
-    """See to it that the attempts hold nothing. If the store does not answer, the keeper goes on trying."""
-    left = list(asks)
-    try:
-        while left and not isinstance(error, StoreUnavailable):
-            yield Run(core.store.abandon(left[-1].name, left[-1].attempt), 1.0)
-            left.pop()
-    except StoreError:
-        pass
-    finally:  # also when whoever carries this out is interrupted
-        for ask in left:
-            core.settle(owed(core, ask))
-
-
-def gave_back(core: Core, lease: BaseLease, given: bool) -> None:
-    """The store has answered the release of a lease that its holder has ended: False, it was another's already."""
-    claim = lease._claim
-    core.giving.discard(claim.attempt)
-    lease._given = True
-    if given:
-        core.tell("released", claim.name, claim.token)
-    else:
-        reason = "this lease no longer holds it"
-        fields: dict[str, Any] = {"name": claim.name, "token": claim.token, "owner": core.owner, "reason": reason}
-        log(WARNING, "%r was not released: %s", claim.name, reason, event="release_refused", **fields)
-
-
-def failed_to_give(core: Core, lease: BaseLease, error: BaseException) -> None:
-    """The release has failed, or was left in the middle: the keeper goes on with it.
-
-    That is told before: once the keeper has given it back, others tell of the name."""
-    claim = lease._claim
-    try:
-        if isinstance(error, StoreError):
-            core.tell("release_failed", claim.name, claim.token, str(error))
-    finally:
-        core.leases.pop(claim.attempt, None)
-        core.settle(claim.owed())
-        core.giving.discard(claim.attempt)
-        lease._given = True
-
-
-def disown(core: Core, lease: BaseLease) -> Unsettled:
-    """End a lease that was never used, so that min_hold does not count; the caller sees that it is given back."""
-    core.end(lease, RELEASED)
-    lease._given = True
-    return Unsettled(lease._claim.name, lease._claim.attempt, lease._claim.until)
-
-
-def discard(core: Core, lease: BaseLease) -> Effects[None]:
-    """Give back a lease that was never used. If the store does not answer, the keeper goes on trying."""
-    owed = disown(core, lease)
-    settled = False
-    try:
-        yield Run(core.store.abandon(owed.name, owed.attempt), 1.0)
-        settled = True
-    except StoreError:
-        pass
-    finally:
-        if not settled:
-            core.settle(owed)
-
-
-def downgraded(core: Core, lease: BaseLease, giver: object) -> tuple[Spec, float]:
-    """End a writer's lease: what to acquire in its place, at once, and how long that may take.
-
-    The caller says how that went: ``after_downgrade``."""
-    spec = lease._spec
-    if spec.shape != "rwlock" or spec.weight != spec.limit:
-        raise ValueError("only a writer's lease of an rwlock can be downgraded")
-    core.need("heir")
-    lease.check()
-    left = lease.remaining
-    if not core.end(lease, RELEASED):
-        lease.check()
-    lease._given = giver
-    core.giving.add(lease._claim.attempt)
-    core.tell("released", lease.name, lease.token, "downgraded")
-    kind = "read" if spec.kind == "write" else spec.kind
-    return spec._replace(kind=kind, weight=1, heir=(lease._claim.attempt, lease.token)), max(0.1, left)
-
-
-def after_downgrade(core: Core, lease: BaseLease, giver: object, done: bool) -> None:
-    """Without a reader in its place the writer's lease is to be given back, if it was ended for that."""
-    if lease._given is giver:
-        if not done:
-            core.settle(lease._claim.owed())
-        core.giving.discard(lease._claim.attempt)
-        lease._given = True
-
-
-# Looking.
-
-
-def info(holding: Holding) -> LeaseInfo:
-    """A holding for people: wall-clock times, data decoded."""
-    now = datetime.now(UTC)
-    return LeaseInfo(
-        holding.name,
-        holding.kind,
-        holding.owner,
-        holding.token,
-        None if holding.data is None else json.loads(holding.data),
-        now - timedelta(seconds=holding.age),
-        now + timedelta(seconds=holding.expires_in),
-        holding.waiters,
-    )
-
-
-def metrics(core: Core, holdings: Iterable[Holding]) -> LockMetrics:
-    by_kind: dict[str, int] = {}
-    by_owner: dict[str, int] = {}
-    ages = []
-    expired = 0
-    for holding in holdings:
-        if holding.expires_in <= 0:
-            expired += bool(holding.attempt)  # without one it was given back, and min_hold alone had run on
-            continue
-        ages.append(holding.age)
-        by_kind[holding.kind] = by_kind.get(holding.kind, 0) + 1
-        by_owner[holding.owner] = by_owner.get(holding.owner, 0) + 1
-    average = sum(ages) / len(ages) if ages else 0.0
-    longest = max(ages, default=0.0)
-    return LockMetrics(len(ages), by_kind, by_owner, average, longest, expired, *core.counters())
-
-
-def _tell_taken(core: Core, claim: Claim, previous: Holding | None) -> None:
+def _tell_taken(core: Registry, claim: Claim, previous: Holding | None) -> None:
     if previous is None or not previous.attempt:  # nobody's: it was given back, and min_hold alone had run on
         core.tell("acquired", claim.name, claim.token)
     else:
@@ -422,7 +274,7 @@ def _tell_taken(core: Core, claim: Claim, previous: Holding | None) -> None:
         core.tell("taken_over", claim.name, claim.token, f"from {shown(previous.owner)}, {since}", **fields)
 
 
-def _timed_out(core: Core, ask: Ask, busy: Busy, waited: float) -> AcquireTimeout:
+def _timed_out(core: Registry, ask: Ask, busy: Busy, waited: float) -> AcquireTimeout:
     parts = []
     fields: dict[str, object] = {}
     holding = busy.holder and info(busy.holder)

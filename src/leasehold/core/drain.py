@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from . import policy
-from .core import Core
+from . import timing
 from .effects import Effects, Wait
-from .keeping import give_up
+from .keeper import give_up
 from .lease import DRAINED, RELEASED, BaseLease
 from .log import ERROR, INFO, WARNING, log
+from .registry import Registry
 
 LOOK = 0.02
 """How often to check whether the last lease has ended."""
@@ -16,7 +16,7 @@ UNWIND = 0.5
 DRAINING = "this Locks is being drained: it acquires no new leases"
 
 
-def begin(core: Core) -> None:
+def begin(core: Registry) -> None:
     """From now on acquire no new leases. Waiters get ShuttingDown."""
     if core.draining is not None:
         return
@@ -30,9 +30,9 @@ def begin(core: Core) -> None:
             log(ERROR, "the callback %r raised an error; the drain continues", callback, exc=error)
 
 
-def drain(core: Core, grace: float) -> Effects[list[str]]:
+def drain(core: Registry, grace: float) -> Effects[list[str]]:
     """See :meth:`leasehold.Locks.drain`. ``core.hurried`` ends the grace at once."""
-    policy.seconds(grace, "grace", zero=True)
+    timing.seconds(grace, "grace", zero=True)
     core.check_open()
     started, bell = core.now(), core.new_bell()
     begin(core)
@@ -53,7 +53,7 @@ def drain(core: Core, grace: float) -> Effects[list[str]]:
         ends = core.now() + UNWIND
         while core.now() < ends and (core.giving or not all(lease._given for lease in late)):
             yield Wait(bell, LOOK)
-    ends = core.now() + policy.CALL_LIMIT
+    ends = core.now() + timing.CALL_LIMIT
     yield from give_up(core, late, DRAINED, ends, bell)
     yield from give_up(core, list(core.standing.values()), RELEASED, ends, bell)
     while core.giving and core.now() < ends:
@@ -66,7 +66,7 @@ def drain(core: Core, grace: float) -> Effects[list[str]]:
     return _names(late)
 
 
-def _work(core: Core) -> list[BaseLease]:
+def _work(core: Registry) -> list[BaseLease]:
     """The leases to wait for: all but memberships of groups."""
     return [lease for lease in core.held() if lease._claim.attempt not in core.standing]
 

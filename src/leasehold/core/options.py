@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sized
 from os import urandom
 
-from . import checks, policy
+from . import checks, timing
 from .protocol import SECOND, Ask, Store
 from .typed import Any, NamedTuple
 
 _DEFAULTS: Mapping[str, Any] = {
-    "ttl": policy.DEFAULT_TTL,
+    "ttl": timing.DEFAULT_TTL,
     "timeout": None,
     "poll": (0.01, 0.8),
     "backoff": "adaptive",
@@ -31,7 +31,7 @@ class Spec(NamedTuple):
     kind: str
     data: Any
     data_text: str | None
-    timing: policy.Timing
+    timing: timing.Timing
     timeout: float | None
     on_lost: Any
     skip_unavailable: bool
@@ -61,7 +61,7 @@ def make_spec(
     name: str,
     *,
     store: Store,
-    kinds: Mapping[str, policy.Preset],
+    kinds: Mapping[str, timing.Preset],
     defaults: Mapping[str, Any],
     can_cancel: bool,
     kind: str = "lock",
@@ -102,11 +102,11 @@ def make_spec(
         kind,
         data,
         checks.data_text(data),
-        policy.make_timing(**merged),
-        None if timeout is None else policy.patience(timeout),
+        timing.make_timing(**merged),
+        None if timeout is None else timing.patience(timeout),
         on_lost,
         on_unavailable == "skip",
         fair is not False,
-        policy.check_poll(poll, backoff),
+        timing.check_poll(poll, backoff),
         backoff,
     )

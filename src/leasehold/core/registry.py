@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import atexit
-import os
-import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from . import checks, clock, policy
-from .bells import refuse_late_patch
-from .errors import ShuttingDown
+from ..errors import ShuttingDown
+from ..model import Counters, Event
+from ..runtime.hooks import owing, registries
+from ..runtime.thread_start import aside
+from ..runtime.timer import timer
+from ..runtime.wakeups import refuse_late_patch
+from . import checks, clock, timing
 from .lease import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, BaseLease, Unsettled
-from .log import DEBUG, ERROR, INFO, WARNING, heard, log
-from .model import Counters, Event
+from .log import DEBUG, INFO, WARNING, heard, log
+from .options import LOCK_OPTIONS, Spec, make_spec
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
-from .spec import LOCK_OPTIONS, Spec, make_spec
-from .starting import start_thread
-from .timer import timer
 from .typed import Any, TypeVar
 
 L = TypeVar("L", bound=BaseLease)
@@ -27,15 +25,13 @@ L = TypeVar("L", bound=BaseLease)
 _KIND_OPTIONS = ("ttl", "renew_every", "drift", "max_renew_failures", "data", "kind")
 _OF_LOCKS_ALONE = ("timeout", "max_hold", "min_hold", "beat_every")
 """Defaults of ``connect`` that would end a term, a membership or once's work, or the wait for one."""
-EXIT_LIMIT = 1.0
-"""How long the interpreter's exit may be held up by giving back what is held."""
 
 
 READERS = checks.MAX_PERMITS
 """The capacity of a read/write lock: as many readers as there may be at once."""
 
 
-class Core:
+class Registry:
     """The books of one ``Locks``: what it holds, what it owes the store, whom it tells.
 
     ``mutex`` guards the end of each lease, so that it ends once; it is held for a few instructions and never over I/O.
@@ -59,11 +55,11 @@ class Core:
         self.namespace = namespace
         self.owner_given = owner is not None
         self.owner = checks.text(owner, "owner", checks.MAX_OWNER) if owner is not None else checks.make_owner()
-        self.kinds = dict(policy.PRESETS)
+        self.kinds = dict(timing.PRESETS)
         if kinds is not None and not isinstance(kinds, Mapping):
             raise TypeError(f"kinds must be a mapping of presets by kind, not {type(kinds).__name__}")
         for kind, value in (kinds or {}).items():
-            self.kinds[checks.text(kind, "a kind", checks.MAX_LABEL)] = policy.preset(kind, value)
+            self.kinds[checks.text(kind, "a kind", checks.MAX_LABEL)] = timing.preset(kind, value)
         refuse_late_patch()
         self.defaults = defaults
         self.cancel_on_loss = cancel_on_loss
@@ -77,7 +73,7 @@ class Core:
         driver.on_ring = self.rung
         self.spec("defaults")  # wrong ones are refused here, not at the first lock
         self.reset()
-        _cores.add(self)
+        registries.add(self)
 
     def reset(self) -> None:
         """Start with empty books, in a new process or in a forked one."""
@@ -319,7 +315,7 @@ class Core:
     def owe(self, owed: Unsettled) -> None:
         """Something is to be given back. Until it is, these books are kept, though everybody else may drop them."""
         self.unsettled.append(owed)
-        _owing.add(self)
+        owing.add(self)
 
     def settled(self, owed: Unsettled) -> None:
         try:
@@ -327,9 +323,9 @@ class Core:
         except ValueError:
             pass  # another was faster
         if not self.unsettled:
-            _owing.discard(self)
+            owing.discard(self)
             if self.unsettled:  # a destructor came in between
-                _owing.add(self)
+                owing.add(self)
 
     # Where time other than the machine's comes in: a simulation has a timer of its own, and no threads.
 
@@ -397,43 +393,3 @@ def _ring(bell: Bell, news: Grant | Busy | None = None) -> None:
     if isinstance(news, Grant) or (waiting and (news is not None or bell.news is not None)):
         bell.news = news
     bell.ring()
-
-
-def aside(name: str, function: Callable[..., object], *args: object) -> None:
-    """Call a function that may take its time in a thread of its own; if there is none to be had, here and now."""
-    try:
-        start_thread(name, function, *args)
-    except RuntimeError as error:
-        if sys.is_finalizing() or "shutdown" in str(error):
-            return  # there is nobody left to tell
-        log(ERROR, "cannot start a thread (%s): callbacks run in this one and delay it", error, event="no_thread")
-        function(*args)
-
-
-_cores: weakref.WeakSet[Core] = weakref.WeakSet()
-_owing: set[Core] = set()
-
-
-def _forked() -> None:
-    timer.after_fork()
-    _owing.clear()
-    for core in list(_cores):
-        core.after_fork()
-
-
-def _at_exit() -> None:
-    ends = clock.now() + EXIT_LIMIT
-    cores = {*_cores, *_owing}
-    while cores:
-        share = max(0.0, ends - clock.now()) / len(cores)  # a store that does not answer leaves the others their time
-        core = cores.pop()
-        if not core.finished or any(owed.until > clock.now() for owed in list(core.unsettled)):
-            try:
-                core.at_exit(share)
-            except Exception as error:  # the others still have leases to release
-                log(ERROR, "releasing leases at exit failed: %s", error, exc=error)
-
-
-atexit.register(_at_exit)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

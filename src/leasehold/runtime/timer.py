@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 import weakref
 
-from .bells import ThreadBell
-from .log import ERROR, log
-from .starting import start_thread
-from .typed import TYPE_CHECKING
+from ..core.log import ERROR, log
+from ..core.typed import TYPE_CHECKING
+from .thread_start import start_thread
+from .wakeups import ThreadBell
 
 if TYPE_CHECKING:
-    from .core import Core
+    from ..core.registry import Registry
 
 NAP = 1.0
 """Deadlines count suspended time, waits do not: while anything is held, look this often."""
@@ -26,9 +26,9 @@ class Timer:
         self._mutex = threading.RLock()  # a signal handler or a destructor may come in the middle and acquire a lease
         self._bell = ThreadBell()
         self._runs = False
-        self._cores: dict[weakref.ref[Core], None] = {}
+        self._cores: dict[weakref.ref[Registry], None] = {}
 
-    def watch(self, core: Core) -> None:
+    def watch(self, core: Registry) -> None:
         """See to it that ``core.expire()`` is called, now and then at ``core.next_deadline``."""
         self._cores[weakref.ref(core)] = None
         if not self._runs:

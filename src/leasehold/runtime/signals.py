@@ -14,21 +14,21 @@ import signal
 import threading
 import time
 
-from . import policy
-from .bells import ThreadBell
-from .core import Core
-from .drain import LOOK, drain
-from .errors import ShuttingDown
-from .log import ERROR, INFO, log
-from .starting import Life, start_thread
-from .typed import TYPE_CHECKING, Any
+from ..core import timing
+from ..core.drain import LOOK, drain
+from ..core.log import ERROR, INFO, log
+from ..core.registry import Registry
+from ..core.typed import TYPE_CHECKING, Any
+from ..errors import ShuttingDown
+from .thread_start import Life, start_thread
+from .wakeups import ThreadBell
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from types import FrameType
 
-    from .tasks import TaskCore
-    from .threads import ThreadCore
+    from ..tasks import TaskRegistry
+    from ..threads import ThreadRegistry
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 HURRY, GIVE_UP = 2, 3
@@ -47,9 +47,9 @@ class Drain:
 
     loop: AbstractEventLoop | None = None
 
-    def __init__(self, core: Core, grace: float) -> None:
+    def __init__(self, core: Registry, grace: float) -> None:
         self.core = core
-        self.grace = policy.seconds(grace, "grace", zero=True)
+        self.grace = timing.seconds(grace, "grace", zero=True)
         self.begun = False
         self.done = threading.Event()
 
@@ -63,7 +63,7 @@ class Drain:
 
 
 class ThreadDrain(Drain):
-    core: ThreadCore
+    core: ThreadRegistry
 
     def begin(self) -> None:
         start_thread("leasehold-drain", self._drain)
@@ -78,9 +78,9 @@ class ThreadDrain(Drain):
 
 
 class TaskDrain(Drain):
-    core: TaskCore
+    core: TaskRegistry
 
-    def __init__(self, core: TaskCore, grace: float) -> None:
+    def __init__(self, core: TaskRegistry, grace: float) -> None:
         super().__init__(core, grace)
         self.loop = core.bind()
 

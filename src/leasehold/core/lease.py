@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 
+from ..errors import LeaseLost
 from . import checks
-from .errors import LeaseLost
-from .spec import Spec
+from .options import Spec
 from .typed import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from .core import Core
+    from .registry import Registry
 
 RELEASED = "released"
 """How a lease ends well. Any other end is a reason of loss."""
@@ -83,7 +83,7 @@ class BaseLease:
         "_ttl",
     )
 
-    def __init__(self, core: Core, spec: Spec, claim: Claim, sent: float, trusted: float | None = None) -> None:
+    def __init__(self, core: Registry, spec: Spec, claim: Claim, sent: float, trusted: float | None = None) -> None:
         timing = spec.timing
         self._core = core
         self._spec = spec
@@ -196,7 +196,7 @@ class BaseLease:
                 self._core.settle(self._claim.owed())
             self._given = True
 
-    # For the keeper and the engine.
+    # For the keeper and the rest of the core.
 
     def _may_renew(self, now: float) -> bool:
         """Whether the body still deserves renewal."""

@@ -1,7 +1,7 @@
-"""What a store and its drivers are: the seam between the engine and the rest.
+"""What a store and its drivers are: the seam between the core and the rest.
 
 A **store** is pure. Each operation is a generator (``Steps``) that yields requests which its own drivers understand,
-is sent the answers, and returns its result. A **driver** does the I/O: it runs steps, and tells the engine when the
+is sent the answers, and returns its result. A **driver** does the I/O: it runs steps, and tells the core when the
 store calls an attempt. Stores are written once; drivers come in pairs, one for threads and one for asyncio.
 
 Times in records are integer microseconds of the *store's* clock; durations between layers are seconds.
@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from .typed import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from .errors import StoreError
+    from ..errors import StoreError
 
 T = TypeVar("T")
 
@@ -206,7 +206,7 @@ class Driver(Protocol):
     """What threads and asyncio drivers have in common: nothing here does I/O."""
 
     on_ring: Callable[..., None]
-    """Set by the engine: to be called, from any thread, with an attempt that the store calls. Never blocks.
+    """Set by the core: to be called, from any thread, with an attempt that the store calls. Never blocks.
 
     An empty attempt stands for all that waits and all that is held, when rings may have been missed. Where the push
     says more, a Grant or a Busy follows as the second argument: the waiter then need not ask."""

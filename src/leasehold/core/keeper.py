@@ -1,17 +1,17 @@
-"""How leases are kept: renewed before they end, and given back when they were left; written once, as the engine is."""
+"""How leases are kept: renewed before they end, and given back when they were left; for threads and tasks alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
 
-from . import policy
-from .core import Core
+from ..errors import StoreError, StoreUnavailable
+from . import timing
 from .effects import RETRY, Effects, Listen, Run, Wait
-from .errors import StoreError, StoreUnavailable
 from .lease import CLOSED, INTERRUPTED, RELEASED, TAKEN, BaseLease
 from .log import DEBUG, ERROR, log
 from .protocol import BROKEN, RENEWED, SECOND, Bell, Renewal
+from .registry import Registry
 
 BATCH = 200
 """Renewals in one store operation."""
@@ -22,7 +22,7 @@ TIDY_LIMIT = 0.5
 """How long tidying may take. A lease that comes meanwhile may be shorter than all that were there when it began."""
 
 
-def keep(core: Core, bell: Bell) -> Effects[None]:
+def keep(core: Registry, bell: Bell) -> Effects[None]:
     """The keeper: renew what is due, settle what is open, sleep until the next is due. Ends when ``closed``."""
     tidy_at = core.now()
     try:
@@ -52,15 +52,15 @@ def unexpected(error: Exception) -> StoreError:
     return wrapped
 
 
-def _next_due(core: Core) -> float:
+def _next_due(core: Registry) -> float:
     return min((lease._due for lease in core.held()), default=float("inf"))
 
 
-def _limit(core: Core, ends: float) -> float:
-    return max(0.1, min(policy.CALL_LIMIT, ends - core.now()))
+def _limit(core: Registry, ends: float) -> float:
+    return max(0.1, min(timing.CALL_LIMIT, ends - core.now()))
 
 
-def _next_look(core: Core) -> float | None:
+def _next_look(core: Registry) -> float | None:
     """Note when the keeper has to look again, and how long that is."""
     now = core.now()
     core.next_look = float("inf")  # until it is known: a lease that comes now is seen here, or wakes us
@@ -71,7 +71,7 @@ def _next_look(core: Core) -> float | None:
     return None if look == float("inf") else max(0.0, look - now)
 
 
-def _renew_due(core: Core) -> Effects[None]:
+def _renew_due(core: Registry) -> Effects[None]:
     now = core.now()
     urgent = set()
     while core.urgent:  # one by one: others may be added meanwhile
@@ -99,11 +99,11 @@ def _renew_due(core: Core) -> Effects[None]:
         cadence = min(lease._spec.timing.renew_every for lease in batch)
         # How long the others can wait: what they live in may answer though what this batch lives in does not.
         spare = max(SPARE, (min(ends[:place] + ends[place + 1 :]) - now) / 2)
-        yield from _renew_batch(core, batch, None, max(0.05, min(policy.CALL_LIMIT, cadence, ends[place] - now, spare)))
+        yield from _renew_batch(core, batch, None, max(0.05, min(timing.CALL_LIMIT, cadence, ends[place] - now, spare)))
 
 
 def _renew_batch(
-    core: Core, leases: list[BaseLease], ttl: float | None, limit: float, fail: bool = False, offered: bool = False
+    core: Registry, leases: list[BaseLease], ttl: float | None, limit: float, fail: bool = False, offered: bool = False
 ) -> Effects[None]:
     sent = core.now()
     terms = [lease.ttl if ttl is None else ttl for lease in leases]
@@ -141,7 +141,7 @@ def _renew_batch(
             core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
 
 
-def _probe(core: Core, lease: BaseLease) -> Effects[None]:
+def _probe(core: Registry, lease: BaseLease) -> Effects[None]:
     """Ask whether a lease that is not to be renewed is still ours: a renewal that adds nothing to its term."""
     claim = lease._claim
     left = max(1, int((claim.until - core.now()) * SECOND))
@@ -153,7 +153,7 @@ def _probe(core: Core, lease: BaseLease) -> Effects[None]:
         core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
 
 
-def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
+def _renewal_failed(core: Registry, lease: BaseLease, error: StoreError) -> None:
     """Unknown, not lost: try again soon. A failed *cycle* is counted once per ``renew_every``."""
     now = core.now()
     timing = lease._spec.timing
@@ -168,7 +168,7 @@ def _renewal_failed(core: Core, lease: BaseLease, error: StoreError) -> None:
         core.reckon(lease)  # it may have been its holder who asked
 
 
-def _settle(core: Core, ends: float = float("inf"), last: bool = False) -> Effects[None]:
+def _settle(core: Registry, ends: float = float("inf"), last: bool = False) -> Effects[None]:
     """Give back what is owed, or try until ``ends``; what is not taken stays on the list until the store forgets it.
     ``last``: or until the store refuses it, since nobody tries for long enough that it is taken later.
 
@@ -194,7 +194,7 @@ def _settle(core: Core, ends: float = float("inf"), last: bool = False) -> Effec
             return  # the rest has time, what is due has not
 
 
-def _settle_many(core: Core, ends: float) -> Effects[None]:
+def _settle_many(core: Registry, ends: float) -> Effects[None]:
     """In batches, where the store can. When a batch fails, what is left is given back one by one."""
     give_back = getattr(core.store, "give_back", None)
     while give_back is not None and len(core.unsettled) > 1 and core.now() < min(ends, _next_due(core)):
@@ -210,10 +210,10 @@ def _settle_many(core: Core, ends: float) -> Effects[None]:
 # What its holder or its Locks asks for.
 
 
-def renew(core: Core, lease: BaseLease, ttl: float | None, offered: bool = False) -> Effects[None]:
+def renew(core: Registry, lease: BaseLease, ttl: float | None, offered: bool = False) -> Effects[None]:
     """Renew one lease because its holder asks for it, or is about to offer it. Raises LeaseLost or StoreUnavailable."""
     lease.check()
-    ttl = lease.ttl if ttl is None else policy.seconds(ttl, "ttl")
+    ttl = lease.ttl if ttl is None else timing.seconds(ttl, "ttl")
     margin = lease._spec.timing.margin_of(ttl)
     if ttl <= margin:
         raise ValueError(f"ttl of {ttl:g} s is not longer than its margin of {margin:g} s")
@@ -221,7 +221,7 @@ def renew(core: Core, lease: BaseLease, ttl: float | None, offered: bool = False
     lease.check()
 
 
-def close(core: Core, limit: float, bell: Bell) -> Effects[None]:
+def close(core: Registry, limit: float, bell: Bell) -> Effects[None]:
     """Mark what is held as lost and give it back; see waiters off; all within ``limit``."""
     ends = core.now() + limit
     for waiting in list(core.asking.values()):
@@ -232,7 +232,7 @@ def close(core: Core, limit: float, bell: Bell) -> Effects[None]:
     yield from give_up(core, core.held(), CLOSED, ends, bell)  # what was granted just then
 
 
-def give_up(core: Core, leases: Iterable[BaseLease], reason: str, ends: float, bell: Bell) -> Effects[None]:
+def give_up(core: Registry, leases: Iterable[BaseLease], reason: str, ends: float, bell: Bell) -> Effects[None]:
     """End the leases, as lost or as released, and give them back; the keeper goes on with what can't be by then."""
     for lease in leases:
         try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
+
+from ..core.log import ERROR, log
 
 
 class Life:
@@ -61,3 +64,14 @@ def _begin(name: str, function: Callable[..., object], args: tuple[object, ...],
         threading.Thread(target=run, name=name, daemon=True).start()
     except RuntimeError:  # no second thread to be had: this one does as well
         run()
+
+
+def aside(name: str, function: Callable[..., object], *args: object) -> None:
+    """Call a function that may take its time in a thread of its own; if there is none to be had, here and now."""
+    try:
+        start_thread(name, function, *args)
+    except RuntimeError as error:
+        if sys.is_finalizing() or "shutdown" in str(error):
+            return  # there is nobody left to tell
+        log(ERROR, "cannot start a thread (%s): callbacks run in this one and delay it", error, event="no_thread")
+        function(*args)
