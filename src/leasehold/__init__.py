@@ -23,9 +23,11 @@ if TYPE_CHECKING:
         StoreUnavailable,
     )
     from .group import Member
-    from .lock import Lease, Lock, Locks
     from .model import Counters, Event, LeaseInfo, LockMetrics
     from .once import OnceFailed, Outcome, TooManyOutcomes
+    from .threads.lease import Lease
+    from .threads.lock import Lock
+    from .threads.locks import Locks
 
 __version__ = "0.1.0"
 
@@ -57,9 +59,9 @@ __all__ = [
 
 # Loaded when first asked for: `import leasehold` costs a millisecond, and the command starts the sooner.
 _HOMES = {
-    "Lease": "lock",
-    "Lock": "lock",
-    "Locks": "lock",
+    "Lease": "threads.lease",
+    "Lock": "threads.lock",
+    "Locks": "threads.locks",
     "Counters": "model",
     "Event": "model",
     "LeaseInfo": "model",

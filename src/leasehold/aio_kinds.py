@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 
 from . import joint
-from .aio import Acquiring, Lease, Lock, Locks
 from .core import release
 from .core.lease import BaseLease
 from .core.options import Spec
 from .core.protocol import await_steps
 from .core.typed import TYPE_CHECKING, Any
+from .tasks.lease import Lease
+from .tasks.lock import Acquiring, Lock
+from .tasks.locks import Locks
 
 
 class RWLock:

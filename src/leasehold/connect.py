@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .core.protocol import Opened
-    from .lock import Locks
+    from .threads.locks import Locks
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
@@ -75,8 +75,8 @@ def connect(
         with leasehold.connect("redis://localhost:6379/0", ttl=10) as locks, locks.lock("backup") as lease:
             lease.check()
     """
-    from .lock import Locks
-    from .threads import ThreadRegistry
+    from .threads.locks import Locks
+    from .threads.runner import ThreadRegistry
 
     opened, options = resolve(url, namespace, timing)
     core = ThreadRegistry(

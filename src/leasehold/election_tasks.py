@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 
-from .aio import Lease, Locks
 from .core import checks
 from .core.effects import RETRY
 from .core.typed import Any, TypeVar
 from .election import BaseElection, BaseTerm, next_leader, watch
 from .errors import LeaseLost, ShuttingDown, StoreUnavailable
 from .model import LeaseInfo
-from .tasks import TaskRegistry
+from .tasks.lease import Lease
+from .tasks.locks import Locks
+from .tasks.runner import TaskRegistry
 
 T = TypeVar("T")
 

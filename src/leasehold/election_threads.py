@@ -10,10 +10,12 @@ from .core.effects import RETRY
 from .core.typed import Any, TypeVar
 from .election import BaseElection, BaseTerm, next_leader, watch
 from .errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
-from .lock import Lease, Locks
 from .model import LeaseInfo
 from .runtime.thread_start import start_thread
-from .threads import Cancel, Stop, ThreadRegistry
+from .threads.cancel import Cancel, Stop
+from .threads.lease import Lease
+from .threads.locks import Locks
+from .threads.runner import ThreadRegistry
 
 T = TypeVar("T")
 

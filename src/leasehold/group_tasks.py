@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 
-from .aio import Lease
 from .aio_kinds import release_all
 from .core.log import ERROR, log
 from .core.typed import Any
 from .group import BaseGroup, Member, Roster, Watch, leases_of, members
 from .model import LeaseInfo
-from .tasks import TaskRegistry
+from .tasks.lease import Lease
+from .tasks.runner import TaskRegistry
 
 
 class Group(BaseGroup):

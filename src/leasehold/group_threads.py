@@ -6,10 +6,10 @@ from .core.log import ERROR, log
 from .core.typed import Any
 from .group import BaseGroup, Member, Roster, Watch, leases_of, members
 from .kinds import release_all
-from .lock import Lease
 from .model import LeaseInfo
 from .runtime.thread_start import start_thread
-from .threads import ThreadRegistry
+from .threads.lease import Lease
+from .threads.runner import ThreadRegistry
 
 
 class Group(BaseGroup):

@@ -11,7 +11,9 @@ from .core.lease import BaseLease
 from .core.options import Spec
 from .core.protocol import run_steps
 from .core.typed import TYPE_CHECKING, Any
-from .lock import Lease, Lock, Locks
+from .threads.lease import Lease
+from .threads.lock import Lock
+from .threads.locks import Locks
 
 
 class RWLock:

@@ -6,11 +6,13 @@ import inspect
 from collections.abc import Callable
 
 from . import once
-from .aio import Lease, Lock, Locks
 from .core import checks
 from .core.options import Spec
 from .core.typed import Any
 from .errors import LeaseLost
+from .tasks.lease import Lease
+from .tasks.lock import Lock
+from .tasks.locks import Locks
 
 
 class Once:

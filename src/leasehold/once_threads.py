@@ -8,7 +8,9 @@ from . import once
 from .core import checks
 from .core.options import Spec
 from .core.typed import Any
-from .lock import Lease, Lock, Locks
+from .threads.lease import Lease
+from .threads.lock import Lock
+from .threads.locks import Locks
 
 
 class Once:

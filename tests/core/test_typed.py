@@ -38,7 +38,7 @@ class Empty(NamedTuple):
 
 def test_it_is_not_typings() -> None:
     assert Cheap.__mro__[1] is not Real.__mro__[1]
-    code = "import leasehold.stores.sqlite.threads, leasehold.lock, sys; sys.exit('typing' in sys.modules)"
+    code = "import leasehold.stores.sqlite.threads, leasehold.threads.locks, sys; sys.exit('typing' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -21,7 +21,7 @@ with leasehold.connect() as other:
 """
 NO_USER = """
 import os, sys
-import leasehold, leasehold.lock, leasehold.threads, leasehold.stores.sqlite.threads, pwd
+import leasehold, leasehold.threads.locks, leasehold.threads.runner, leasehold.stores.sqlite.threads, pwd
 if os.getuid() == 0:
     os.setgid(12345); os.setuid(12345)
 try:

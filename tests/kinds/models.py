@@ -22,7 +22,7 @@ from leasehold.core.effects import Wait
 from leasehold.core.protocol import SECOND
 from leasehold.stores.entries import JointEntryStore
 from leasehold.stores.memory import MemoryThreads, Table
-from leasehold.threads import ThreadRegistry
+from leasehold.threads.runner import ThreadRegistry
 
 TTL = 10.0
 MARGIN = 0.01 * TTL + 0.05

@@ -90,8 +90,8 @@ def connect(
     # Loaded when called: a process of test_processes lengthens the first term before.
     from leasehold import Locks, aio
     from leasehold.connect import find
-    from leasehold.tasks import TaskRegistry
-    from leasehold.threads import ThreadRegistry
+    from leasehold.tasks.runner import TaskRegistry
+    from leasehold.threads.runner import ThreadRegistry
 
     opened = find(url, namespace)
     options: dict[str, Any] = {"namespace": namespace, "owner": owner, "kinds": None, "defaults": defaults}

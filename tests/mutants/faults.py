@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         "a cancelled acquire leaves what it was granted",
-        "tasks.py",
+        "tasks/runner.py",
         "            await self._give_up([ask], error)\n",
         "",
     ),
@@ -267,14 +267,14 @@ MUTANTS = [
     ),
     Mutant(
         "an acquire that a thread gives up leaves what it was granted, or its place",
-        "threads.py",
+        "threads/runner.py",
         "if acquire.owes(asks[0], error):\n                self.drive(release.abandon(self, asks, error))\n",
         "pass\n",
         "(cancelled_waiter or timed_out or cancelling_just) and threads",
     ),
     Mutant(
         "an acquire that is cancelled during its call leaves what that call brings",
-        "threads.py",
+        "threads/runner.py",
         "                pass\n            self.drive(release.abandon(self, asks, error))\n",
         "                pass\n",
         "cancelled_during_its_call and threads",

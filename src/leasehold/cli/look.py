@@ -12,8 +12,8 @@ from typing import Any
 
 from ..core import checks
 from ..core.log import shown
-from ..lock import Locks
 from ..model import LeaseInfo, LockMetrics
+from ..threads.locks import Locks
 from .options import Options
 from .say import held, local, say, span
 from .store import checked, leave, open_store

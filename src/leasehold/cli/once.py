@@ -14,7 +14,8 @@ from .say import local, say
 from .store import checked
 
 if TYPE_CHECKING:
-    from ..lock import Lease, Locks
+    from ..threads.lease import Lease
+    from ..threads.locks import Locks
     from .options import Options
 
 INTERRUPTED = [128 + each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)]

@@ -14,7 +14,8 @@ from .say import held, say, span
 from .watch import SLACK, Watch
 
 if TYPE_CHECKING:
-    from ..lock import Lease, Locks
+    from ..threads.lease import Lease
+    from ..threads.locks import Locks
     from .options import Options
     from .signals import Signals
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import ParamSpec, TypeVar
 
-    from ..lock import Locks
+    from ..threads.locks import Locks
     from .options import Options
 
     P = ParamSpec("P")

@@ -12,7 +12,7 @@ from .say import say, span
 from .signals import ENDING
 
 if TYPE_CHECKING:
-    from ..lock import Lease
+    from ..threads.lease import Lease
     from .child import Child
     from .guardian import Guardian
     from .signals import Signals

@@ -1,5 +1,5 @@
-"""What the core asks to be done: it yields these, and is sent their results. ``threads.py`` and ``tasks.py`` carry
-them out."""
+"""What the core asks to be done: it yields these, and is sent their results. The ``runner.py`` of each
+shell carries them out."""
 
 from __future__ import annotations
 

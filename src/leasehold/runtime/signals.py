@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from types import FrameType
 
-    from ..tasks import TaskRegistry
-    from ..threads import ThreadRegistry
+    from ..tasks.runner import TaskRegistry
+    from ..threads.runner import ThreadRegistry
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 HURRY, GIVE_UP = 2, 3

@@ -1,4 +1,4 @@
-"""What a thread sleeps on until somebody rings. The asyncio one is in :mod:`leasehold.tasks`."""
+"""What a thread sleeps on until somebody rings. The asyncio one is in :mod:`leasehold.tasks.wakeups`."""
 
 from __future__ import annotations
 

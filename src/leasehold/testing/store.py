@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Protocol
 from .. import aio
 from ..connect import connect
 from ..core.protocol import Opened
-from ..lock import Locks
-from ..tasks import TaskRegistry
-from ..threads import ThreadRegistry
+from ..tasks.runner import TaskRegistry
+from ..threads.locks import Locks
+from ..threads.runner import ThreadRegistry
 
 THREADS, ASYNCIO = "threads", "asyncio"
 

@@ -12,7 +12,7 @@ from typing import Any
 from ..core.lease import BaseLease
 from ..core.protocol import Store, TaskDriver
 from ..core.registry import Registry
-from ..tasks import TaskRegistry
+from ..tasks.runner import TaskRegistry
 
 
 class _NoSockets:

@@ -1,4 +1,4 @@
-"""Carrying out the engine's effects with asyncio tasks: the caller's own, and the keeper's."""
+"""Carrying out the core's effects with asyncio tasks: the caller's own, and the keeper's."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 
-from .core import acquire, keeper, release, timing
-from .core.effects import Effects, Listen, Run, Wait
-from .core.lease import BaseLease
-from .core.log import ERROR, WARNING, log
-from .core.options import Spec
-from .core.protocol import Ask, Busy, Grant, Reply, Store, TaskDriver, await_steps
-from .core.registry import Registry
-from .core.typed import Any, TypeVar
-from .errors import StoreError
-from .model import Event
-from .runtime.wakeups import ThreadBell
-from .telling import Teller
+from ..core import acquire, keeper, release, timing
+from ..core.effects import Effects, Listen, Run, Wait
+from ..core.lease import BaseLease
+from ..core.log import ERROR, WARNING, log
+from ..core.options import Spec
+from ..core.protocol import Ask, Reply, Store, TaskDriver, await_steps
+from ..core.registry import Registry
+from ..core.typed import Any, TypeVar
+from ..errors import StoreError
+from ..model import Event
+from ..runtime.wakeups import ThreadBell
+from .events import Teller
+from .wakeups import TaskBell
 
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)
@@ -35,45 +36,6 @@ _callback: ContextVar[asyncio.Task[Any] | None] = ContextVar("leasehold_callback
 """The task of the async callback that this code runs in, or was started by."""
 BLOCKED = 0.05
 """A loop that does not run a callback for so long, when a lease has just been lost, is called blocked."""
-
-
-class TaskBell:
-    """What a task sleeps on until somebody rings, from any thread."""
-
-    __slots__ = ("_loop", "_rung", "_waiter", "news")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.news: Grant | Busy | None = None
-        self._loop = loop
-        self._rung = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def ring(self) -> None:
-        self._rung = True
-        try:
-            self._loop.call_soon_threadsafe(self._wake)
-        except RuntimeError:
-            pass  # the loop is closed: nobody sleeps there
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def rang(self) -> bool:
-        rung, self._rung = self._rung, False
-        return rung
-
-    async def wait(self, seconds: float | None) -> bool:
-        if not self._rung and (seconds is None or seconds > 0):
-            self._waiter = self._loop.create_future()
-            timer = None if seconds is None else self._loop.call_later(seconds, self._wake)
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-                if timer is not None:
-                    timer.cancel()
-        return self.rang()
 
 
 class TaskRegistry(Registry):

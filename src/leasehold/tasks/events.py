@@ -6,9 +6,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 
-from .core.log import ERROR, log
-from .core.typed import Any
-from .model import Event
+from ..core.log import ERROR, log
+from ..core.typed import Any
+from ..model import Event
 
 
 class Teller:

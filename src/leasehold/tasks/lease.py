@@ -1,0 +1,169 @@
+"""``Lease``, for asyncio: one holding, and the event that tells of its loss.
+
+Renewal runs in the event loop: a loop that is blocked past the deadline loses its leases, and is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+
+from ..core import keeper, release
+from ..core.lease import HANDED_OVER, RELEASED, BaseLease, enter, leave
+from ..core.typed import Any, Self
+from ..errors import LeaseLost, StoreError
+from .runner import TaskRegistry
+
+
+class Lease(BaseLease):
+    """One holding. Ends with its block, :meth:`release`, or loss."""
+
+    __slots__ = ("_body", "_cancelled", "_cancelling")
+    _core: TaskRegistry
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._start_body()
+
+    def _start_body(self) -> None:
+        self._body: asyncio.Task[Any] | None = None
+        self._cancelling = 0
+        self._cancelled = False
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """Set when the lease is lost; never after a clean release."""
+        with self._core.mutex:
+            event: LostEvent | None = self._lost() if self._lost is not None else None
+            if event is None:
+                event = LostEvent(self)
+                self._lost = weakref.ref(event)
+                if self._end is not None and self._end != RELEASED:
+                    event.set()
+        return event
+
+    async def renew(self, ttl: float | None = None) -> None:
+        """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused.
+
+        A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
+        the end of that one.
+        """
+        await self._core.drive(keeper.renew(self._core, self, ttl))
+
+    async def release(self) -> bool:
+        """Give the lease back. False when it was no longer ours (lost, or released before)."""
+        core, giver = self._core, object()
+        try:
+            held = self._finish(giver)
+            if held is None:
+                return False
+            claim = self._claim
+            core.giving.add(claim.attempt)
+            steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
+            given = await core.driver.run(steps, self._spec.timing.call_limit)
+            release.gave_back(core, self, given)
+        except BaseException as error:
+            if self._given is giver:
+                release.failed_to_give(core, self, error)
+            raise
+        if held and not given:
+            core.belie(self)
+        return given and held
+
+    async def transfer(self) -> str:
+        """A text with which another process takes this lease over. See :meth:`leasehold.Lease.transfer`."""
+        from .. import handover
+
+        handover.check(self)
+        await self._core.drive(keeper.renew(self._core, self, None, offered=True))
+        return handover.promise(self)
+
+    async def downgrade(self) -> Lease:
+        """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
+        giver, done = object(), False
+        try:
+            spec, left = release.downgraded(self._core, self, giver)
+            reader = await self._core.acquire(Lease, spec, left)
+            done = True
+            return reader
+        finally:
+            release.after_downgrade(self._core, self, giver, done)
+
+    async def in_transaction(self, connection: Any) -> int:
+        """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
+
+        Until that transaction ends nobody else can be granted the name, so what it writes is written under this
+        lease. Returns the token; raises LeaseLost when the lease is no longer ours. Needs a SQL store."""
+        from ..stores.sql import transaction as sql
+
+        return await sql.run_async(self._core, connection, sql.checking(self))
+
+    async def __aenter__(self) -> Self:
+        enter(self)
+        if self._spec.on_lost == "cancel":
+            self._body = asyncio.current_task()
+            assert self._body is not None
+            self._cancelling = self._body.cancelling()
+            if self.lost_reason is not None:  # already: cancelling a task that has not begun would come too late
+                await self.__aexit__(None, None, None)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leave(self)
+        body, self._body = self._body, None
+        # As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins.
+        ours = body is not None and self._cancelled and body.uncancel() <= self._cancelling
+        try:
+            if self._promised:
+                self._leave_to_heir()
+            else:
+                await self.release()
+        except StoreError:
+            pass  # told as an event and in the log; the keeper goes on trying, and the store forgets it in time
+        reason = self.lost_reason
+        if reason is None or (reason == HANDED_OVER and not ours):
+            return
+        if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
+            raise LeaseLost(self.name, reason) from error
+        if kind is None and self._spec.on_lost in ("raise", "cancel"):
+            raise LeaseLost(self.name, reason)
+
+    def _announce(self) -> None:
+        self._core.in_loop(self._announce_in_loop)
+
+    def _wake(self) -> None:
+        event = self._lost() if self._lost is not None else None
+        if event is not None:
+            event.set()
+
+    def _announce_in_loop(self) -> None:
+        self._wake()
+        self._cancel_body()
+        self._call(self._callbacks)
+
+    def _cancel_body(self) -> None:
+        if self._body is not None and not self._cancelled:
+            self._cancelled = True
+            self._body.cancel(f"lease {self.name!r} is lost: {self.lost_reason}")
+
+    def _call(self, callbacks: list[Callable[..., object]]) -> None:
+        for callback in callbacks:
+            self._core.call_back(callback, self)
+
+
+class LostEvent(asyncio.Event):
+    """An event that tells the truth by the clock, also before the loop has come to set it."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__()
+        self._lease = lease
+
+    def is_set(self) -> bool:
+        return self._lease.lost_reason is not None
+
+    async def wait(self) -> bool:  # type: ignore[override]
+        return self.is_set() or await super().wait()

@@ -1,0 +1,247 @@
+"""``Locks``, for asyncio: what :func:`leasehold.aio.connect` returns."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from ..connect import resolve
+from ..core import checks, listing
+from ..core.protocol import Holding
+from ..core.typed import TYPE_CHECKING, Any
+from ..model import Counters, Event, LeaseInfo, LockMetrics
+from .lease import Lease
+from .lock import Acquiring, Lock
+from .runner import TaskRegistry
+
+if TYPE_CHECKING:
+    from ..aio_kinds import AllOf, RWLock
+    from ..election_tasks import Election
+    from ..group_tasks import Group
+    from ..joint import Holds
+    from ..once_tasks import Once
+
+
+def connect(
+    url: object = None,
+    *,
+    namespace: str = "",
+    owner: str | None = None,
+    kinds: Mapping[str, object] | None = None,
+    **timing: Any,
+) -> Locks:
+    """As :func:`leasehold.connect`. Not awaited: it does no I/O."""
+    opened, options = resolve(url, namespace, timing)
+    core = TaskRegistry(opened.store, opened.tasks(), namespace=namespace, owner=owner, kinds=kinds, defaults=options)
+    return Locks(core)
+
+
+class Locks:
+    """Leases of one namespace of one store. Made by :func:`leasehold.aio.connect`."""
+
+    def __init__(self, core: TaskRegistry) -> None:
+        self._core = core
+        self._holds: Holds = weakref.WeakValueDictionary()
+
+    @property
+    def owner(self) -> str:
+        return self._core.owner
+
+    @property
+    def namespace(self) -> str:
+        return self._core.namespace
+
+    def lock(
+        self,
+        name: str,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        kind: str = "lock",
+        data: Any = None,
+        renew: bool | None = None,
+        renew_every: float | None = None,
+        max_hold: float | None = None,
+        min_hold: float | None = None,
+        beat_every: float | None = None,
+        on_lost: Callable[[Lease], object] | str | None = None,
+        on_unavailable: str = "raise",
+        fair: bool | None = None,
+        poll: tuple[float, float] | None = None,
+        backoff: str | None = None,
+        drift: float | None = None,
+        max_renew_failures: int | None = None,
+    ) -> Lock:
+        """A name to contend for. Nothing is asked of the store yet; wrong options are refused here."""
+        spec = self._core.spec(
+            name,
+            ttl=ttl,
+            timeout=timeout,
+            kind=kind,
+            data=data,
+            renew=renew,
+            renew_every=renew_every,
+            max_hold=max_hold,
+            min_hold=min_hold,
+            beat_every=beat_every,
+            on_lost=on_lost,
+            on_unavailable=on_unavailable,
+            fair=fair,
+            poll=poll,
+            backoff=backoff,
+            drift=drift,
+            max_renew_failures=max_renew_failures,
+        )
+        return Lock(self, spec)
+
+    def once(
+        self,
+        name: str,
+        *,
+        version: str | int = 1,
+        wait: bool = True,
+        retries: int = 0,
+        retry_by: str = "any",
+        **options: Any,
+    ) -> Once:
+        """Work that is done once per ``version``: the others wait for its outcome, or (``wait=False``) go on.
+
+        Work that fails is tried ``retries`` times again: by whoever is next, or ``retry_by="same"``. Options are those
+        of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
+        from ..once import make_policy
+        from ..once_tasks import Once
+
+        spec = self._core.kind_spec(name, "once", options, on_lost="cancel")
+        return Once(self, spec, make_policy(self._core, version, wait, retries, retry_by))
+
+    def election(self, name: str, *, stop_before: float | None = None, **options: Any) -> Election:
+        """One leader among candidates: those who call its ``run``. ``data=`` is what others see of the leader.
+
+        A leader that cannot renew its term is told to stop ``stop_before`` seconds before the term ends. Options are
+        those of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
+        from ..election import stopping_before
+        from ..election_tasks import Election
+
+        spec = self._core.kind_spec(name, "election", options)
+        return Election(self, spec, stopping_before(spec, stop_before))
+
+    def group(
+        self,
+        name: str,
+        *,
+        heartbeat: float | None = None,
+        misses: int = 3,
+        kind: str = "member",
+        look: float | None = None,
+    ) -> Group:
+        """Members that beat every ``heartbeat`` seconds (that of the kind's preset, else 30); one that has missed
+        ``misses`` beats has failed. Who comes and goes is looked for every ``look`` seconds."""
+        from ..group import make_spec
+        from ..group_tasks import Group
+
+        return Group(self, *make_spec(self._core, name, heartbeat, misses, kind, look))
+
+    def semaphore(self, name: str, *, limit: int, **options: Any) -> Lock:
+        """A name that at most ``limit`` can hold at once, each with a lease of its own. Options as for :meth:`lock`."""
+        return Lock(self, self._core.semaphore_spec(name, limit, options))
+
+    def rwlock(self, name: str, **options: Any) -> RWLock:
+        """Many readers or one writer: ``.read()`` and ``.write()`` are locks. Options as for :meth:`lock`."""
+        from ..aio_kinds import RWLock
+
+        return RWLock(self, name, options)
+
+    def rlock(self, name: str, **options: Any) -> Lock:
+        """A lock that its holder (this ``Locks``, in the same task) can enter again. Options as for :meth:`lock`."""
+        from ..aio_kinds import RLock
+
+        return RLock(self, self._core.lock_spec("rlock", name, options))
+
+    def all_of(self, *names: str, **options: Any) -> AllOf:
+        """Several names, all or none. ``lease.tokens`` has the token of each. Options as for :meth:`lock`."""
+        from ..aio_kinds import AllOf
+
+        return AllOf(self, self._core.all_specs(names, options))
+
+    def accept(self, text: str, **options: Any) -> Acquiring[Lease]:
+        """Take over a lease with what its holder's ``transfer()`` gave. See :meth:`leasehold.Locks.accept`."""
+        from .. import handover
+
+        spec = handover.heir_spec(self._core, text, options)
+        return Acquiring(self._core.acquire(Lease, spec, spec.timeout))
+
+    def leases(self, prefix: str = "") -> AsyncIterator[LeaseInfo]:
+        """What is held in this namespace now, by name."""
+        holdings = self._holdings(checks.prefix(prefix))
+        return (listing.info(holding) async for holding in holdings if holding.expires_in > 0)
+
+    async def inspect(self, name: str) -> LeaseInfo | None:
+        """Who holds ``name`` (of several holders, the first), or None."""
+        holdings = await self._core.call(self._core.store.inspect(checks.name(name)))
+        return listing.info(holdings[0]) if holdings else None
+
+    async def break_lease(self, name: str, force: bool = False) -> bool:
+        """Take a lease from its holder. False when nobody holds it. See :meth:`leasehold.Locks.break_lease`."""
+        broken = bool(await self._core.call(self._core.store.interrupt(checks.name(name), force)))
+        if broken:
+            self._core.tell("broken", name, None, "free at once (force=True)" if force else "the holder is notified")
+        return broken
+
+    def counters(self) -> Counters:
+        """How renewals and acquires of this ``Locks`` have fared. Asks nothing of the store, so there also when that is
+        away: what to alert on."""
+        return self._core.counters()
+
+    async def metrics(self) -> LockMetrics:
+        """What is held in the namespace, and :meth:`counters`. Goes through all records of the namespace."""
+        return listing.metrics(self._core, [holding async for holding in self._holdings("")])
+
+    def on_event(self, callback: Callable[[Event], object]) -> None:
+        """Have ``callback(event)`` called, in the loop, for everything that happens to our leases."""
+        checks.callback(callback, "on_event", tasks=True)
+        self._core.listeners.append(callback)
+
+    async def drain(self, grace: float = 300) -> list[str]:
+        """Go out of service: no new leases (``ShuttingDown``), wait up to ``grace`` seconds for those that are held,
+        mark what remains as lost, give it back, leave the groups. Returns the names of what had to be given up."""
+        from ..core.drain import drain
+
+        return await self._core.drive(drain(self._core, grace))
+
+    def drain_on_signals(self, grace: float = 300) -> None:
+        """:meth:`drain` on SIGTERM and SIGINT; a second one ends the grace. Handlers that were there before are called
+        too; where there were none, the process then exits with 0. To be called in the main thread, in the loop."""
+        from ..runtime.signals import TaskDrain, add
+
+        self._core.bind()
+        add(TaskDrain(self._core, grace))
+
+    async def close(self) -> None:
+        """Mark what is still held as lost, give it back, stop everything of ours. Again is harmless.
+
+        A drain that a signal has begun is let finish first."""
+        while self._core.signalled is not None and not self._core.signalled.done.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # (it is told by another thread)
+        await self._core.close()
+
+    async def __aenter__(self) -> Locks:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<leasehold.aio.Locks {self._core.store.scheme} namespace={self.namespace!r} owner={self.owner!r}>"
+
+    def __del__(self) -> None:
+        core = getattr(self, "_core", None)
+        if core is not None:
+            core.drop()
+
+    async def _holdings(self, prefix: str) -> AsyncIterator[Holding]:
+        after: str | None = ""
+        while after is not None:
+            page, after = await self._core.call(self._core.store.scan(prefix, after, listing.PAGE))
+            for holding in page:
+                yield holding

@@ -1,0 +1,46 @@
+"""What a task sleeps on until it is woken. The one for threads is in :mod:`leasehold.runtime.wakeups`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ..core.protocol import Busy, Grant
+
+
+class TaskBell:
+    """What a task sleeps on until somebody rings, from any thread."""
+
+    __slots__ = ("_loop", "_rung", "_waiter", "news")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.news: Grant | Busy | None = None
+        self._loop = loop
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def ring(self) -> None:
+        self._rung = True
+        try:
+            self._loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            pass  # the loop is closed: nobody sleeps there
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def rang(self) -> bool:
+        rung, self._rung = self._rung, False
+        return rung
+
+    async def wait(self, seconds: float | None) -> bool:
+        if not self._rung and (seconds is None or seconds > 0):
+            self._waiter = self._loop.create_future()
+            timer = None if seconds is None else self._loop.call_later(seconds, self._wake)
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+                if timer is not None:
+                    timer.cancel()
+        return self.rang()

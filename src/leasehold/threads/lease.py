@@ -1,0 +1,177 @@
+"""``Lease``, for threads: one holding, and the event that tells of its loss."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+
+from ..core import clock, keeper, release
+from ..core.lease import HANDED_OVER, BaseLease, enter, leave
+from ..core.log import ERROR, log
+from ..core.typed import Any, Self
+from ..errors import LeaseLost, StoreError
+from ..runtime.thread_start import aside
+from ..runtime.timer import NAP
+from ..runtime.wakeups import ThreadBell
+from .runner import ThreadRegistry
+
+
+class Lease(BaseLease):
+    """One holding. Usable from any thread; ends with its block, :meth:`release`, or loss."""
+
+    __slots__ = ()
+    _core: ThreadRegistry
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set when the lease is lost; never after a clean release."""
+        while True:
+            seen = self._lost
+            event: LostEvent | None = seen() if seen is not None else None
+            if event is not None:
+                return event
+            event = LostEvent(self)
+            ref = weakref.ref(event)
+            with self._core.mutex:
+                if self._lost is seen:  # else another was faster
+                    self._lost = ref
+                    return event
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused.
+
+        A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
+        the end of that one.
+        """
+        self._core.drive(keeper.renew(self._core, self, ttl))
+
+    def release(self) -> bool:
+        """Give the lease back. False when it was no longer ours (lost, or released before)."""
+        core, giver = self._core, object()
+        try:
+            held = self._finish(giver)
+            if held is None:
+                return False
+            claim = self._claim
+            core.giving.add(claim.attempt)
+            steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
+            given = core.driver.run(steps, self._spec.timing.call_limit)
+            release.gave_back(core, self, given)
+        except BaseException as error:
+            if self._given is giver:
+                release.failed_to_give(core, self, error)
+            raise
+        if held and not given:
+            core.belie(self)
+        return given and held
+
+    def transfer(self) -> str:
+        """A text with which another process takes this lease over: see :meth:`Locks.accept`.
+
+        Renewed first, so that there is a whole ttl for that, and renewed on to the end of its block. From now on this
+        lease can be trusted no longer: another may have it. ``on_lost`` is told when it is taken. The end of its
+        block no longer gives it back; ``release`` does, and so takes the offer back."""
+        from .. import handover
+
+        handover.check(self)
+        self._core.drive(keeper.renew(self._core, self, None, offered=True))
+        return handover.promise(self)
+
+    def downgrade(self) -> Lease:
+        """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
+        giver, done = object(), False
+        try:
+            spec, left = release.downgraded(self._core, self, giver)
+            reader = self._core.acquire(Lease, spec, left, None)
+            done = True
+            return reader
+        finally:
+            release.after_downgrade(self._core, self, giver, done)
+
+    def in_transaction(self, connection: Any) -> int:
+        """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
+
+        Until that transaction ends nobody else can be granted the name, so what it writes is written under this
+        lease. Returns the token; raises LeaseLost when the lease is no longer ours. Needs a SQL store."""
+        from ..stores.sql import transaction as sql
+
+        return sql.run(self._core, connection, sql.checking(self))
+
+    def __enter__(self) -> Self:
+        enter(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leave(self)
+        try:
+            if self._promised:
+                self._leave_to_heir()
+            else:
+                self.release()
+        except StoreError:
+            pass  # told as an event and in the log; the keeper goes on trying, and the store forgets it in time
+        reason = self.lost_reason
+        if reason is not None and reason != HANDED_OVER and kind is None and self._spec.on_lost == "raise":
+            raise LeaseLost(self.name, reason)
+
+    def _wake(self) -> None:
+        event = self._lost() if self._lost is not None else None
+        if event is not None:
+            event.set()
+
+    def _announce(self) -> None:
+        self._wake()
+        if self._callbacks:
+            self._call(self._callbacks)
+
+    def _call(self, callbacks: list[Callable[..., object]]) -> None:
+        def run() -> None:
+            for callback in callbacks:
+                try:
+                    callback(self)
+                except Exception as error:
+                    log(ERROR, "an on_lost callback of lease %r raised an error", self.name, exc=error)
+
+        aside("leasehold-callback", run)
+
+
+class LostEvent(threading.Event):
+    """An event that tells the truth by the clock, also before the timer has come to set it.
+
+    It holds the lease; the lease holds it weakly. So there is no cycle, and an event costs nothing until asked for.
+    Nothing of ``threading.Event`` is used but its name: a waiter that is interrupted can leave that one's mutex locked.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._waiting: dict[ThreadBell, None] = {}
+
+    def is_set(self) -> bool:
+        return self._lease.lost_reason is not None
+
+    def set(self) -> None:
+        for bell in list(self._waiting):
+            bell.ring()
+
+    def clear(self) -> None:
+        """A loss is final."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        ends = None if timeout is None else clock.now() + timeout
+        bell = ThreadBell()
+        self._waiting[bell] = None
+        try:
+            # Whoever was to wake us may have been interrupted just before that: so look, too.
+            while not self.is_set():
+                left = NAP if ends is None else min(NAP, ends - clock.now())
+                if left <= 0:
+                    return False
+                if bell.wait(left):
+                    return True
+            return True
+        finally:
+            self._waiting.pop(bell, None)
