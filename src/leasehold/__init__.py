@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from . import fence as fence
     from .core.lease import current
     from .core.timing import Preset
-    from .election_threads import Term
     from .errors import (
         AcquireCancelled,
         AcquireTimeout,
@@ -22,9 +21,10 @@ if TYPE_CHECKING:
         StoreNotReady,
         StoreUnavailable,
     )
-    from .group import Member
+    from .kinds.election.threads import Term
+    from .kinds.group.membership import Member
+    from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
     from .model import Counters, Event, LeaseInfo, LockMetrics
-    from .once import OnceFailed, Outcome, TooManyOutcomes
     from .threads.lease import Lease
     from .threads.lock import Lock
     from .threads.locks import Locks
@@ -68,11 +68,11 @@ _HOMES = {
     "LockMetrics": "model",
     "Preset": "core.timing",
     "current": "core.lease",
-    "Term": "election_threads",
-    "Member": "group",
-    "OnceFailed": "once",
-    "Outcome": "once",
-    "TooManyOutcomes": "once",
+    "Term": "kinds.election.threads",
+    "Member": "kinds.group.membership",
+    "OnceFailed": "kinds.once.outcomes",
+    "Outcome": "kinds.once.outcomes",
+    "TooManyOutcomes": "kinds.once.outcomes",
 }
 _MODULES = ("aio", "fence")
 

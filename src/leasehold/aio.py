@@ -21,9 +21,9 @@ from .tasks.lock import Lock
 from .tasks.locks import Locks, connect
 
 if TYPE_CHECKING:
-    from .election_tasks import Term
-    from .group import Member
-    from .once import OnceFailed, Outcome, TooManyOutcomes
+    from .kinds.election.tasks import Term
+    from .kinds.group.membership import Member
+    from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
 
 __all__ = [
     "AcquireCancelled",
@@ -53,11 +53,11 @@ __all__ = [
 
 # Loaded when first asked for: of most programs, never.
 _HOMES = {
-    "Term": "election_tasks",
-    "Member": "group",
-    "OnceFailed": "once",
-    "Outcome": "once",
-    "TooManyOutcomes": "once",
+    "Term": "kinds.election.tasks",
+    "Member": "kinds.group.membership",
+    "OnceFailed": "kinds.once.outcomes",
+    "Outcome": "kinds.once.outcomes",
+    "TooManyOutcomes": "kinds.once.outcomes",
 }
 
 

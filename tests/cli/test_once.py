@@ -18,7 +18,7 @@ from intercept import Intercepted
 from leasehold.cli.once import Work
 from leasehold.cli.options import parse
 from leasehold.core.timing import UNAVAILABLE_LIMIT
-from leasehold.once import LONGEST_NOTE
+from leasehold.kinds.once.outcomes import LONGEST_NOTE
 from leasehold.testing import faults
 
 from .shell import UNAVAILABLE, Shell, finish, until

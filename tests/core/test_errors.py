@@ -12,7 +12,7 @@ import pytest
 
 import leasehold
 from leasehold import fence
-from leasehold.once import Damaged, OnceFailed, Outcome, TooManyOutcomes
+from leasehold.kinds.once.outcomes import Damaged, OnceFailed, Outcome, TooManyOutcomes
 from leasehold.stores.sql.session import NoTurn
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

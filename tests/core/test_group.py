@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scripted import Scripted
 
 from leasehold.core.protocol import Holding
-from leasehold.group import FAILED, JOINED, LEFT, Member, Roster
+from leasehold.kinds.group.membership import FAILED, JOINED, LEFT, Member, Roster
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = [f"key {number}" for number in range(3000)]
@@ -90,7 +90,7 @@ def test_owner_of_a_key_is_the_same_in_every_process() -> None:
     """Python's own hash is another in each process."""
     code = (
         "from datetime import UTC, datetime\n"
-        "from leasehold.group import Member, Roster\n"
+        "from leasehold.kinds.group.membership import Member, Roster\n"
         "now = datetime(2026, 1, 1, tzinfo=UTC)\n"
         "found = Roster(Member(n, o, None, now, now) for n, o in enumerate(['one', 'two', 'three']))\n"
         "print(*(found.owner_of(f'key {n}').owner for n in range(50)))"

@@ -20,7 +20,7 @@ from leasehold import aio
 from leasehold.core.protocol import SECOND
 from leasehold.core.timing import CALL_LIMIT
 from leasehold.errors import StoreNotReady
-from leasehold.once import LONGEST_NOTE, Outcome, TooManyOutcomes, dump, load
+from leasehold.kinds.once.outcomes import LONGEST_NOTE, Outcome, TooManyOutcomes, dump, load
 from leasehold.testing import faults
 
 versions = st.integers(1, 3)

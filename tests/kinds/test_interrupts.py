@@ -23,7 +23,8 @@ from leasehold.testing.scene import our_threads
 FILES = {
     str(Path(leasehold.__file__).parent / f"{name}.py")
     for name in (
-        *("kinds", "joint", "runtime/hooks", "runtime/thread_start", "runtime/timer"),
+        *("runtime/hooks", "runtime/thread_start", "runtime/timer"),
+        *(f"kinds/joint/{part}" for part in ("all_of", "joint_lease", "reentrant", "threads")),
         *("threads/cancel", "threads/lease", "threads/lock", "threads/locks", "threads/runner"),
         *("core/acquire", "core/lease", "core/listing", "core/registry", "core/release"),
     )

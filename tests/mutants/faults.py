@@ -199,14 +199,14 @@ MUTANTS = [
     ),
     Mutant(
         "the first release of a re-entrant lock frees the name",
-        "joint.py",
+        "kinds/joint/reentrant.py",
         "            if self.entries or self.over:\n                return False",
         "            if self.over:\n                return False",
     ),
     Mutant(
         "whoever waited for what is done once does it again",
-        "once_tasks.py",
-        "outcome = await core.drive(once.look(core, self.name, wanted))\n            while not",
+        "kinds/once/tasks.py",
+        "outcome = await core.drive(outcomes.look(core, self.name, wanted))\n            while not",
         "outcome = None\n            while not",
     ),
     Mutant(
@@ -218,13 +218,13 @@ MUTANTS = [
     ),
     Mutant(
         "a leader that cannot renew is told to stop when its term is over, not before",
-        "election.py",
+        "kinds/election/leadership.py",
         "return until - min(self._before, (until - self.lease._sent) / 3)",
         "return until",
     ),
     Mutant(
         "who has left a group is told again and again",
-        "group.py",
+        "kinds/group/membership.py",
         "before, self._known = self._known, now",
         "before = self._known\n        self._known = {**before, **now}",
     ),

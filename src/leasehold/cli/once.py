@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from ..core.log import shown
 from ..core.typed import TYPE_CHECKING
 from ..errors import StoreNotReady
-from ..once import Policy, Ran, TooManyOutcomes, ends_at, look, record
+from ..kinds.once.outcomes import Policy, Ran, TooManyOutcomes, ends_at, look, record
 from .say import local, say
 from .store import checked
 

@@ -55,7 +55,7 @@ def part(lease: BaseLease, name: str) -> BaseLease:
 
 
 def _parts(lease: BaseLease) -> Sequence[BaseLease]:
-    from ..joint import Joint
+    from ..kinds.joint.joint_lease import Joint
 
     return lease._parts if isinstance(lease, Joint) else (lease,)
 

@@ -74,7 +74,7 @@ class Lease(BaseLease):
 
     async def transfer(self) -> str:
         """A text with which another process takes this lease over. See :meth:`leasehold.Lease.transfer`."""
-        from .. import handover
+        from ..kinds import handover
 
         handover.check(self)
         await self._core.drive(keeper.renew(self._core, self, None, offered=True))

@@ -16,11 +16,12 @@ from .lock import Acquiring, Lock
 from .runner import TaskRegistry
 
 if TYPE_CHECKING:
-    from ..aio_kinds import AllOf, RWLock
-    from ..election_tasks import Election
-    from ..group_tasks import Group
-    from ..joint import Holds
-    from ..once_tasks import Once
+    from ..kinds.election.tasks import Election
+    from ..kinds.group.tasks import Group
+    from ..kinds.joint.reentrant import Holds
+    from ..kinds.joint.tasks import AllOf
+    from ..kinds.once.tasks import Once
+    from ..kinds.rwlock.tasks import RWLock
 
 
 def connect(
@@ -109,8 +110,8 @@ class Locks:
 
         Work that fails is tried ``retries`` times again: by whoever is next, or ``retry_by="same"``. Options are those
         of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
-        from ..once import make_policy
-        from ..once_tasks import Once
+        from ..kinds.once.outcomes import make_policy
+        from ..kinds.once.tasks import Once
 
         spec = self._core.kind_spec(name, "once", options, on_lost="cancel")
         return Once(self, spec, make_policy(self._core, version, wait, retries, retry_by))
@@ -120,8 +121,8 @@ class Locks:
 
         A leader that cannot renew its term is told to stop ``stop_before`` seconds before the term ends. Options are
         those of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
-        from ..election import stopping_before
-        from ..election_tasks import Election
+        from ..kinds.election.leadership import stopping_before
+        from ..kinds.election.tasks import Election
 
         spec = self._core.kind_spec(name, "election", options)
         return Election(self, spec, stopping_before(spec, stop_before))
@@ -137,8 +138,8 @@ class Locks:
     ) -> Group:
         """Members that beat every ``heartbeat`` seconds (that of the kind's preset, else 30); one that has missed
         ``misses`` beats has failed. Who comes and goes is looked for every ``look`` seconds."""
-        from ..group import make_spec
-        from ..group_tasks import Group
+        from ..kinds.group.membership import make_spec
+        from ..kinds.group.tasks import Group
 
         return Group(self, *make_spec(self._core, name, heartbeat, misses, kind, look))
 
@@ -148,25 +149,25 @@ class Locks:
 
     def rwlock(self, name: str, **options: Any) -> RWLock:
         """Many readers or one writer: ``.read()`` and ``.write()`` are locks. Options as for :meth:`lock`."""
-        from ..aio_kinds import RWLock
+        from ..kinds.rwlock.tasks import RWLock
 
         return RWLock(self, name, options)
 
     def rlock(self, name: str, **options: Any) -> Lock:
         """A lock that its holder (this ``Locks``, in the same task) can enter again. Options as for :meth:`lock`."""
-        from ..aio_kinds import RLock
+        from ..kinds.joint.tasks import RLock
 
         return RLock(self, self._core.lock_spec("rlock", name, options))
 
     def all_of(self, *names: str, **options: Any) -> AllOf:
         """Several names, all or none. ``lease.tokens`` has the token of each. Options as for :meth:`lock`."""
-        from ..aio_kinds import AllOf
+        from ..kinds.joint.tasks import AllOf
 
         return AllOf(self, self._core.all_specs(names, options))
 
     def accept(self, text: str, **options: Any) -> Acquiring[Lease]:
         """Take over a lease with what its holder's ``transfer()`` gave. See :meth:`leasehold.Locks.accept`."""
-        from .. import handover
+        from ..kinds import handover
 
         spec = handover.heir_spec(self._core, text, options)
         return Acquiring(self._core.acquire(Lease, spec, spec.timeout))

@@ -73,7 +73,7 @@ class Lease(BaseLease):
         Renewed first, so that there is a whole ttl for that, and renewed on to the end of its block. From now on this
         lease can be trusted no longer: another may have it. ``on_lost`` is told when it is taken. The end of its
         block no longer gives it back; ``release`` does, and so takes the offer back."""
-        from .. import handover
+        from ..kinds import handover
 
         handover.check(self)
         self._core.drive(keeper.renew(self._core, self, None, offered=True))

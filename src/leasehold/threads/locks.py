@@ -14,11 +14,12 @@ from .lock import Lock
 from .runner import ThreadRegistry
 
 if TYPE_CHECKING:
-    from ..election_threads import Election
-    from ..group_threads import Group
-    from ..joint import Holds
-    from ..kinds import AllOf, RWLock
-    from ..once_threads import Once
+    from ..kinds.election.threads import Election
+    from ..kinds.group.threads import Group
+    from ..kinds.joint.reentrant import Holds
+    from ..kinds.joint.threads import AllOf
+    from ..kinds.once.threads import Once
+    from ..kinds.rwlock.threads import RWLock
 
 
 class Locks:
@@ -93,8 +94,8 @@ class Locks:
 
         Work that fails is tried ``retries`` times again: by whoever is next, or ``retry_by="same"``. Options are those
         of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
-        from ..once import make_policy
-        from ..once_threads import Once
+        from ..kinds.once.outcomes import make_policy
+        from ..kinds.once.threads import Once
 
         spec = self._core.kind_spec(name, "once", options)
         return Once(self, spec, make_policy(self._core, version, wait, retries, retry_by))
@@ -104,8 +105,8 @@ class Locks:
 
         A leader that cannot renew its term is told to stop ``stop_before`` seconds before the term ends. Options are
         those of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
-        from ..election import stopping_before
-        from ..election_threads import Election
+        from ..kinds.election.leadership import stopping_before
+        from ..kinds.election.threads import Election
 
         spec = self._core.kind_spec(name, "election", options)
         return Election(self, spec, stopping_before(spec, stop_before))
@@ -121,8 +122,8 @@ class Locks:
     ) -> Group:
         """Members that beat every ``heartbeat`` seconds (that of the kind's preset, else 30); one that has missed
         ``misses`` beats has failed. Who comes and goes is looked for every ``look`` seconds."""
-        from ..group import make_spec
-        from ..group_threads import Group
+        from ..kinds.group.membership import make_spec
+        from ..kinds.group.threads import Group
 
         return Group(self, *make_spec(self._core, name, heartbeat, misses, kind, look))
 
@@ -132,19 +133,19 @@ class Locks:
 
     def rwlock(self, name: str, **options: Any) -> RWLock:
         """Many readers or one writer: ``.read()`` and ``.write()`` are locks. Options as for :meth:`lock`."""
-        from ..kinds import RWLock
+        from ..kinds.rwlock.threads import RWLock
 
         return RWLock(self, name, options)
 
     def rlock(self, name: str, **options: Any) -> Lock:
         """A lock that its holder (this ``Locks``, in the same thread) can enter again. Options as for :meth:`lock`."""
-        from ..kinds import RLock
+        from ..kinds.joint.threads import RLock
 
         return RLock(self, self._core.lock_spec("rlock", name, options))
 
     def all_of(self, *names: str, **options: Any) -> AllOf:
         """Several names, all or none. ``lease.tokens`` has the token of each. Options as for :meth:`lock`."""
-        from ..kinds import AllOf
+        from ..kinds.joint.threads import AllOf
 
         return AllOf(self, self._core.all_specs(names, options))
 
@@ -153,7 +154,7 @@ class Locks:
 
         Options are those of :meth:`lock`; ttl, kind and data are the holder's unless given. Raises LeaseLost when there
         is nothing to be taken over any more."""
-        from .. import handover
+        from ..kinds import handover
 
         spec = handover.heir_spec(self._core, text, options)
         return self._core.acquire(Lease, spec, spec.timeout, None)

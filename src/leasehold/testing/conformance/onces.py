@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ...once import OnceFailed
+from ...kinds.once.outcomes import OnceFailed
 from ..api import Work
 from ..counter import Fenced
 from ..handles import eventually, times_out

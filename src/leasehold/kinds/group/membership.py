@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from .core import checks, timing
-from .core.effects import Effects, Run, Wait
-from .core.lease import BaseLease
-from .core.listing import PAGE, info
-from .core.log import ERROR, INFO, WARNING, log
-from .core.options import Spec
-from .core.protocol import Bell, Holding
-from .core.registry import Registry
-from .core.typed import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-from .errors import StoreUnavailable
-from .model import LeaseInfo
+from ...core import checks, timing
+from ...core.effects import Effects, Run, Wait
+from ...core.lease import BaseLease
+from ...core.listing import PAGE, info
+from ...core.log import ERROR, INFO, WARNING, log
+from ...core.options import Spec
+from ...core.protocol import Bell, Holding
+from ...core.registry import Registry
+from ...core.typed import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from ...errors import StoreUnavailable
+from ...model import LeaseInfo
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -1,15 +1,15 @@
-"""``locks.group`` for threads. See :mod:`leasehold.group`."""
+"""``locks.group`` for threads. See :mod:`leasehold.kinds.group.membership`."""
 
 from __future__ import annotations
 
-from .core.log import ERROR, log
-from .core.typed import Any
-from .group import BaseGroup, Member, Roster, Watch, leases_of, members
-from .kinds import release_all
-from .model import LeaseInfo
-from .runtime.thread_start import start_thread
-from .threads.lease import Lease
-from .threads.runner import ThreadRegistry
+from ...core.log import ERROR, log
+from ...core.typed import Any
+from ...model import LeaseInfo
+from ...runtime.thread_start import start_thread
+from ...threads.lease import Lease
+from ...threads.runner import ThreadRegistry
+from ..joint.threads import release_all
+from .membership import BaseGroup, Member, Roster, Watch, leases_of, members
 
 
 class Group(BaseGroup):

@@ -1,16 +1,16 @@
-"""``locks.group`` for asyncio. See :mod:`leasehold.group`."""
+"""``locks.group`` for asyncio. See :mod:`leasehold.kinds.group.membership`."""
 
 from __future__ import annotations
 
 import inspect
 
-from .aio_kinds import release_all
-from .core.log import ERROR, log
-from .core.typed import Any
-from .group import BaseGroup, Member, Roster, Watch, leases_of, members
-from .model import LeaseInfo
-from .tasks.lease import Lease
-from .tasks.runner import TaskRegistry
+from ...core.log import ERROR, log
+from ...core.typed import Any
+from ...model import LeaseInfo
+from ...tasks.lease import Lease
+from ...tasks.runner import TaskRegistry
+from ..joint.tasks import release_all
+from .membership import BaseGroup, Member, Roster, Watch, leases_of, members
 
 
 class Group(BaseGroup):

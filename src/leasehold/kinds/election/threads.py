@@ -1,21 +1,21 @@
-"""``locks.election`` for threads. See :mod:`leasehold.election`."""
+"""``locks.election`` for threads. See :mod:`leasehold.kinds.election.leadership`."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 
-from .core import checks
-from .core.effects import RETRY
-from .core.typed import Any, TypeVar
-from .election import BaseElection, BaseTerm, next_leader, watch
-from .errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
-from .model import LeaseInfo
-from .runtime.thread_start import start_thread
-from .threads.cancel import Cancel, Stop
-from .threads.lease import Lease
-from .threads.locks import Locks
-from .threads.runner import ThreadRegistry
+from ...core import checks
+from ...core.effects import RETRY
+from ...core.typed import Any, TypeVar
+from ...errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
+from ...model import LeaseInfo
+from ...runtime.thread_start import start_thread
+from ...threads.cancel import Cancel, Stop
+from ...threads.lease import Lease
+from ...threads.locks import Locks
+from ...threads.runner import ThreadRegistry
+from .leadership import BaseElection, BaseTerm, next_leader, watch
 
 T = TypeVar("T")
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
-from .core import checks, timing
-from .core.lease import BaseLease
-from .core.options import Spec
-from .core.registry import READERS
-from .core.typed import TYPE_CHECKING, Any
-from .stores import forms
+from ..core import checks, timing
+from ..core.lease import BaseLease
+from ..core.options import Spec
+from ..core.registry import READERS
+from ..core.typed import TYPE_CHECKING, Any
+from ..stores import forms
 
 if TYPE_CHECKING:
-    from .core.registry import Registry
+    from ..core.registry import Registry
 
 FORMAT = 1
 PREFIX = "leasehold-"

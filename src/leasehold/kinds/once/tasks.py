@@ -1,24 +1,24 @@
-"""``locks.once`` for asyncio. See :mod:`leasehold.once`."""
+"""``locks.once`` for asyncio. See :mod:`leasehold.kinds.once.outcomes`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 
-from . import once
-from .core import checks
-from .core.options import Spec
-from .core.typed import Any
-from .errors import LeaseLost
-from .tasks.lease import Lease
-from .tasks.lock import Lock
-from .tasks.locks import Locks
+from ...core import checks
+from ...core.options import Spec
+from ...core.typed import Any
+from ...errors import LeaseLost
+from ...tasks.lease import Lease
+from ...tasks.lock import Lock
+from ...tasks.locks import Locks
+from . import outcomes
 
 
 class Once:
     """Work of one name and version, to be done once."""
 
-    def __init__(self, locks: Locks, spec: Spec, policy: once.Policy) -> None:
+    def __init__(self, locks: Locks, spec: Spec, policy: outcomes.Policy) -> None:
         self._core = locks._core
         self._lock = Lock(locks, spec)
         self._policy = policy
@@ -27,7 +27,7 @@ class Once:
     def name(self) -> str:
         return self._lock.name
 
-    async def run(self, function: Callable[[], Any], timeout: float | None = None) -> once.Outcome:
+    async def run(self, function: Callable[[], Any], timeout: float | None = None) -> outcomes.Outcome:
         """Call ``function()``, which may be async, unless this version has an outcome already; return the outcome.
 
         Inside the function ``leasehold.current()`` is the lease, whose token can fence writes. If the lease is lost,
@@ -39,14 +39,14 @@ class Once:
         checks.callback(function, "once", tasks=True)
         core = self._core
         core.bind()
-        wanted = self._policy._replace(ends=once.ends_at(core, timeout))
+        wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
         while True:
-            outcome = await core.drive(once.look(core, self.name, wanted))
+            outcome = await core.drive(outcomes.look(core, self.name, wanted))
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
             lease = await self._take(wanted)
             if lease is None:
-                return await core.drive(once.running(core, self.name, wanted))
+                return await core.drive(outcomes.running(core, self.name, wanted))
             try:
                 outcome = await self._work(lease, function, wanted)
             except LeaseLost:
@@ -54,24 +54,26 @@ class Once:
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
 
-    async def _work(self, lease: Lease, function: Callable[[], Any], wanted: once.Policy) -> once.Outcome | None:
+    async def _work(
+        self, lease: Lease, function: Callable[[], Any], wanted: outcomes.Policy
+    ) -> outcomes.Outcome | None:
         core = self._core
         async with lease:
-            outcome = await core.drive(once.look(core, self.name, wanted))
+            outcome = await core.drive(outcomes.look(core, self.name, wanted))
             while not wanted.is_final(outcome) and lease.valid:
-                with once.Call() as call:
+                with outcomes.Call() as call:
                     result = function()
                     call.result = await result if inspect.isawaitable(result) else result
                 checks.has_run(call.result, "the function of once", tasks=True, generators=True)
-                outcome = await core.drive(once.record(core, lease, wanted, call.ran))
+                outcome = await core.drive(outcomes.record(core, lease, wanted, call.ran))
                 if outcome is None or wanted.retry_by == "any":
                     break
         return outcome
 
-    async def outcome(self) -> once.Outcome | None:
+    async def outcome(self) -> outcomes.Outcome | None:
         """The recorded outcome of this version, or None."""
         self._core.bind()
-        return (await self._core.drive(once.outcomes(self._core, self.name))).get(self._policy.version)
+        return (await self._core.drive(outcomes.outcomes(self._core, self.name))).get(self._policy.version)
 
     async def forget(self, every_version: bool = False) -> bool:
         """Forget the outcome of this version, or of every version, so that the work runs again. False if there was
@@ -81,13 +83,13 @@ class Once:
             try:
                 async with lease:
                     version = None if every_version else self._policy.version
-                    forgotten = await self._core.drive(once.forget(self._core, lease, version))
+                    forgotten = await self._core.drive(outcomes.forget(self._core, lease, version))
             except LeaseLost:
                 forgotten = None
             if forgotten is not None:
                 return forgotten
 
-    async def _take(self, wanted: once.Policy) -> Lease | None:
+    async def _take(self, wanted: outcomes.Policy) -> Lease | None:
         if not wanted.wait:
             return await self._lock.try_acquire()
         return await self._lock.acquire(None if wanted.ends is None else max(0.0, wanted.ends - self._core.now()))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 
-from .core import checks, timing
-from .core.effects import RETRY, Effects, Run, Wait
-from .core.lease import BaseLease
-from .core.log import ERROR, INFO, WARNING, log
-from .core.registry import Registry
-from .core.typed import TYPE_CHECKING, Any, NamedTuple
-from .errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
-from .stores import forms
+from ...core import checks, timing
+from ...core.effects import RETRY, Effects, Run, Wait
+from ...core.lease import BaseLease
+from ...core.log import ERROR, INFO, WARNING, log
+from ...core.registry import Registry
+from ...core.typed import TYPE_CHECKING, Any, NamedTuple
+from ...errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
+from ...stores import forms
 
 if TYPE_CHECKING:
     from datetime import datetime

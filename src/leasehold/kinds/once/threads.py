@@ -1,22 +1,22 @@
-"""``locks.once`` for threads. See :mod:`leasehold.once`."""
+"""``locks.once`` for threads. See :mod:`leasehold.kinds.once.outcomes`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import once
-from .core import checks
-from .core.options import Spec
-from .core.typed import Any
-from .threads.lease import Lease
-from .threads.lock import Lock
-from .threads.locks import Locks
+from ...core import checks
+from ...core.options import Spec
+from ...core.typed import Any
+from ...threads.lease import Lease
+from ...threads.lock import Lock
+from ...threads.locks import Locks
+from . import outcomes
 
 
 class Once:
     """Work of one name and version, to be done once."""
 
-    def __init__(self, locks: Locks, spec: Spec, policy: once.Policy) -> None:
+    def __init__(self, locks: Locks, spec: Spec, policy: outcomes.Policy) -> None:
         self._core = locks._core
         self._lock = Lock(locks, spec)
         self._policy = policy
@@ -25,7 +25,7 @@ class Once:
     def name(self) -> str:
         return self._lock.name
 
-    def run(self, function: Callable[[], Any], timeout: float | None = None) -> once.Outcome:
+    def run(self, function: Callable[[], Any], timeout: float | None = None) -> outcomes.Outcome:
         """Call ``function()`` unless this version has an outcome already; return the outcome.
 
         Inside the function ``leasehold.current()`` is the lease, whose token can fence writes. Raises AcquireTimeout if
@@ -36,29 +36,29 @@ class Once:
         """
         checks.callback(function, "once", tasks=False)
         core = self._core
-        wanted = self._policy._replace(ends=once.ends_at(core, timeout))
+        wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
         while True:
-            outcome = core.drive(once.look(core, self.name, wanted))
+            outcome = core.drive(outcomes.look(core, self.name, wanted))
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
             lease = self._take(wanted)
             if lease is None:
-                return core.drive(once.running(core, self.name, wanted))
+                return core.drive(outcomes.running(core, self.name, wanted))
             with lease:
-                outcome = core.drive(once.look(core, self.name, wanted))
+                outcome = core.drive(outcomes.look(core, self.name, wanted))
                 while not wanted.is_final(outcome) and lease.valid:
-                    with once.Call() as call:
+                    with outcomes.Call() as call:
                         call.result = function()
                     checks.has_run(call.result, "the function of once", generators=True)
-                    outcome = core.drive(once.record(core, lease, wanted, call.ran))
+                    outcome = core.drive(outcomes.record(core, lease, wanted, call.ran))
                     if outcome is None or wanted.retry_by == "any":
                         break
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
 
-    def outcome(self) -> once.Outcome | None:
+    def outcome(self) -> outcomes.Outcome | None:
         """The recorded outcome of this version, or None."""
-        return self._core.drive(once.outcomes(self._core, self.name)).get(self._policy.version)
+        return self._core.drive(outcomes.outcomes(self._core, self.name)).get(self._policy.version)
 
     def forget(self, every_version: bool = False) -> bool:
         """Forget the outcome of this version, or of every version, so that the work runs again. False if there was
@@ -66,11 +66,11 @@ class Once:
         while True:
             with self._lock.acquire() as lease:
                 version = None if every_version else self._policy.version
-                forgotten = self._core.drive(once.forget(self._core, lease, version))
+                forgotten = self._core.drive(outcomes.forget(self._core, lease, version))
             if forgotten is not None:
                 return forgotten
 
-    def _take(self, wanted: once.Policy) -> Lease | None:
+    def _take(self, wanted: outcomes.Policy) -> Lease | None:
         if not wanted.wait:
             return self._lock.try_acquire()
         return self._lock.acquire(None if wanted.ends is None else max(0.0, wanted.ends - self._core.now()))

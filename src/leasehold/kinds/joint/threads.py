@@ -1,44 +1,23 @@
-"""Other kinds of lock for threads: ``rwlock``, ``all_of``, ``rlock``. :mod:`leasehold.aio_kinds` is the twin."""
+"""``all_of`` and ``rlock`` for threads. :mod:`leasehold.kinds.joint.tasks` is the twin."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 
-from . import joint
-from .core import release
-from .core.lease import BaseLease
-from .core.options import Spec
-from .core.protocol import run_steps
-from .core.typed import TYPE_CHECKING, Any
-from .threads.lease import Lease
-from .threads.lock import Lock
-from .threads.locks import Locks
+from ...core import release
+from ...core.lease import BaseLease
+from ...core.options import Spec
+from ...core.protocol import run_steps
+from ...core.typed import TYPE_CHECKING, Any
+from ...threads.lease import Lease
+from ...threads.lock import Lock
+from ...threads.locks import Locks
+from . import all_of, joint_lease, reentrant
 
 
-class RWLock:
-    """Many readers or one writer. Each reader has a lease of its own. A reader that comes after a waiting writer waits
-    too, so writers do not starve."""
-
-    def __init__(self, locks: Locks, name: str, options: dict[str, Any]) -> None:
-        self._locks = locks
-        self._options = options
-        self.name = locks._core.rw_spec(name, False, options).name
-
-    def read(self, **options: Any) -> Lock:
-        """The lock of a reader. Options are those of :meth:`Locks.lock`, and override those given to ``rwlock``."""
-        return Lock(self._locks, self._locks._core.rw_spec(self.name, False, {**self._options, **options}))
-
-    def write(self, **options: Any) -> Lock:
-        """The lock of a writer. Options as for :meth:`read`. ``lease.downgrade()`` turns a writer into a reader."""
-        return Lock(self._locks, self._locks._core.rw_spec(self.name, True, {**self._options, **options}))
-
-    def __repr__(self) -> str:
-        return f"<leasehold.RWLock {self.name!r}>"
-
-
-class JointLease(joint.Joint, Lease):
-    """See :class:`leasehold.joint.Joint`."""
+class JointLease(joint_lease.Joint, Lease):
+    """See :class:`leasehold.kinds.joint.joint_lease.Joint`."""
 
     _parts: tuple[Lease, ...]
 
@@ -81,7 +60,7 @@ class AllOf(Lock):
                 return self._core.acquire_all(Lease, wanted, left, cancel)
             return self._core.acquire(Lease, wanted, left, cancel)
 
-        steps = joint.gather(self._core, self._specs, timeout)
+        steps = all_of.gather(self._core, self._specs, timeout)
         try:
             parts = run_steps(steps, handle)
             return AllLease(self._core, self._spec, parts)
@@ -91,15 +70,15 @@ class AllOf(Lock):
 
 def release_all(leases: Sequence[Lease]) -> bool:
     """Release each lease. One lease's failure does not stop the others; it is raised at the end."""
-    steps = joint.give_all(leases)
+    steps = all_of.give_all(leases)
     try:
         return run_steps(steps, lambda lease: lease.release())
     finally:
         steps.close()
 
 
-class AllLease(joint.BaseAll, JointLease):
-    """See :class:`leasehold.joint.BaseAll`."""
+class AllLease(all_of.BaseAll, JointLease):
+    """See :class:`leasehold.kinds.joint.all_of.BaseAll`."""
 
     def release(self) -> bool:
         try:
@@ -118,23 +97,23 @@ class RLock(Lock):
         key = (self._core.generation, self.name, threading.current_thread())
         holds = self._locks._holds
         try:
-            hold = joint.enter_again(holds, key)
+            hold = reentrant.enter_again(holds, key)
             if hold is None:
                 root = self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout, cancel)
-                hold = joint.Hold(root, holds, key)
+                hold = reentrant.Hold(root, holds, key)
             return Entry(self._core, self._spec, hold)
         except BaseException:
-            joint.not_entered(holds, key)
+            reentrant.not_entered(holds, key)
             raise
 
     def __repr__(self) -> str:
         return f"<leasehold.RLock {self.name!r}>"
 
 
-class Entry(joint.BaseEntry, JointLease):
-    """See :class:`leasehold.joint.BaseEntry`."""
+class Entry(reentrant.BaseEntry, JointLease):
+    """See :class:`leasehold.kinds.joint.reentrant.BaseEntry`."""
 
-    def __init__(self, core: Any, spec: Spec, hold: joint.Hold) -> None:
+    def __init__(self, core: Any, spec: Spec, hold: reentrant.Hold) -> None:
         super().__init__(core, spec, (hold.root,))
         self._enter_hold(hold)
 

@@ -6,17 +6,17 @@ stop ``stop_before`` seconds before the deadline, so that it has stopped when an
 
 from __future__ import annotations
 
-from .core import timing
-from .core.effects import Effects, Run, Wait
-from .core.lease import BaseLease
-from .core.listing import info
-from .core.log import ERROR, INFO, log
-from .core.options import Spec
-from .core.protocol import Bell
-from .core.registry import Registry
-from .core.typed import Any
-from .errors import LeaseLost, StoreUnavailable
-from .model import LeaseInfo
+from ...core import timing
+from ...core.effects import Effects, Run, Wait
+from ...core.lease import BaseLease
+from ...core.listing import info
+from ...core.log import ERROR, INFO, log
+from ...core.options import Spec
+from ...core.protocol import Bell
+from ...core.registry import Registry
+from ...core.typed import Any
+from ...errors import LeaseLost, StoreUnavailable
+from ...model import LeaseInfo
 
 RESIGNED = "the leader has resigned"
 DRAINED = "its Locks is being drained"

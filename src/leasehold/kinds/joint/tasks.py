@@ -1,44 +1,23 @@
-"""Other kinds of lock for asyncio: ``rwlock``, ``all_of``, ``rlock``. :mod:`leasehold.kinds` is the twin."""
+"""``all_of`` and ``rlock`` for asyncio. :mod:`leasehold.kinds.joint.threads` is the twin."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 
-from . import joint
-from .core import release
-from .core.lease import BaseLease
-from .core.options import Spec
-from .core.protocol import await_steps
-from .core.typed import TYPE_CHECKING, Any
-from .tasks.lease import Lease
-from .tasks.lock import Acquiring, Lock
-from .tasks.locks import Locks
+from ...core import release
+from ...core.lease import BaseLease
+from ...core.options import Spec
+from ...core.protocol import await_steps
+from ...core.typed import TYPE_CHECKING, Any
+from ...tasks.lease import Lease
+from ...tasks.lock import Acquiring, Lock
+from ...tasks.locks import Locks
+from . import all_of, joint_lease, reentrant
 
 
-class RWLock:
-    """Many readers or one writer. Each reader has a lease of its own. A reader that comes after a waiting writer waits
-    too, so writers do not starve."""
-
-    def __init__(self, locks: Locks, name: str, options: dict[str, Any]) -> None:
-        self._locks = locks
-        self._options = options
-        self.name = locks._core.rw_spec(name, False, options).name
-
-    def read(self, **options: Any) -> Lock:
-        """The lock of a reader. Options are those of :meth:`Locks.lock`, and override those given to ``rwlock``."""
-        return Lock(self._locks, self._locks._core.rw_spec(self.name, False, {**self._options, **options}))
-
-    def write(self, **options: Any) -> Lock:
-        """The lock of a writer. Options as for :meth:`read`. ``lease.downgrade()`` turns a writer into a reader."""
-        return Lock(self._locks, self._locks._core.rw_spec(self.name, True, {**self._options, **options}))
-
-    def __repr__(self) -> str:
-        return f"<leasehold.aio.RWLock {self.name!r}>"
-
-
-class JointLease(joint.Joint, Lease):
-    """See :class:`leasehold.joint.Joint`."""
+class JointLease(joint_lease.Joint, Lease):
+    """See :class:`leasehold.kinds.joint.joint_lease.Joint`."""
 
     _parts: tuple[Lease, ...]
 
@@ -82,17 +61,17 @@ class AllOf(Lock):
                 return self._core.acquire_all(Lease, wanted, left)
             return self._core.acquire(Lease, wanted, left)
 
-        parts = await await_steps(joint.gather(self._core, self._specs, timeout), handle)
+        parts = await await_steps(all_of.gather(self._core, self._specs, timeout), handle)
         return AllLease(self._core, self._spec, parts)
 
 
 def release_all(leases: Sequence[Lease]) -> Coroutine[Any, Any, bool]:
     """Release each lease. One lease's failure does not stop the others; it is raised at the end."""
-    return await_steps(joint.give_all(leases), lambda lease: lease.release())
+    return await_steps(all_of.give_all(leases), lambda lease: lease.release())
 
 
-class AllLease(joint.BaseAll, JointLease):
-    """See :class:`leasehold.joint.BaseAll`."""
+class AllLease(all_of.BaseAll, JointLease):
+    """See :class:`leasehold.kinds.joint.all_of.BaseAll`."""
 
     async def release(self) -> bool:
         try:
@@ -114,23 +93,23 @@ class RLock(Lock):
     async def _enter(self, timeout: float | None, key: Any) -> Entry:
         holds = self._locks._holds
         try:
-            hold = joint.enter_again(holds, key)
+            hold = reentrant.enter_again(holds, key)
             if hold is None:
                 root = await self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout)
-                hold = joint.Hold(root, holds, key)
+                hold = reentrant.Hold(root, holds, key)
             return Entry(self._core, self._spec, hold)
         except BaseException:
-            joint.not_entered(holds, key)
+            reentrant.not_entered(holds, key)
             raise
 
     def __repr__(self) -> str:
         return f"<leasehold.aio.RLock {self.name!r}>"
 
 
-class Entry(joint.BaseEntry, JointLease):
-    """See :class:`leasehold.joint.BaseEntry`."""
+class Entry(reentrant.BaseEntry, JointLease):
+    """See :class:`leasehold.kinds.joint.reentrant.BaseEntry`."""
 
-    def __init__(self, core: Any, spec: Spec, hold: joint.Hold) -> None:
+    def __init__(self, core: Any, spec: Spec, hold: reentrant.Hold) -> None:
         super().__init__(core, spec, (hold.root,))
         self._enter_hold(hold)
 

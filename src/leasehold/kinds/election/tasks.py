@@ -1,19 +1,19 @@
-"""``locks.election`` for asyncio. See :mod:`leasehold.election`."""
+"""``locks.election`` for asyncio. See :mod:`leasehold.kinds.election.leadership`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 
-from .core import checks
-from .core.effects import RETRY
-from .core.typed import Any, TypeVar
-from .election import BaseElection, BaseTerm, next_leader, watch
-from .errors import LeaseLost, ShuttingDown, StoreUnavailable
-from .model import LeaseInfo
-from .tasks.lease import Lease
-from .tasks.locks import Locks
-from .tasks.runner import TaskRegistry
+from ...core import checks
+from ...core.effects import RETRY
+from ...core.typed import Any, TypeVar
+from ...errors import LeaseLost, ShuttingDown, StoreUnavailable
+from ...model import LeaseInfo
+from ...tasks.lease import Lease
+from ...tasks.locks import Locks
+from ...tasks.runner import TaskRegistry
+from .leadership import BaseElection, BaseTerm, next_leader, watch
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Leases that stand on other leases: ``all_of`` and ``rlock``."""
