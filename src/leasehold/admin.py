@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from .connect import call, connect, given_or_default, scheme_of
 from .core import checks
-from .findings import OK, Finding
+from .stores.common.findings import OK, Finding
 
 # scheme without "+…": module of leasehold.stores with doctor(url) -> list[Finding]
 _DOCTORS: Mapping[str, str] = {

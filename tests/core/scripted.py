@@ -1,7 +1,7 @@
 """A store that answers what a test says, and a ``Locks`` of asyncio on it, on a clock that the test moves.
 
-It follows the protocol of every store (``leasehold.core.protocol``). Time passes only by ``advance``, so that each moment is
-exact: when the store is asked, and for how long a lease can be trusted.
+It follows the protocol of every store (``leasehold.core.protocol``). Time passes only by ``advance``, so that each
+moment is exact: when the store is asked, and for how long a lease can be trusted.
 """
 
 from __future__ import annotations

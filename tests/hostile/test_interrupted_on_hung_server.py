@@ -14,7 +14,7 @@ import pytest
 
 import leasehold
 from leasehold.core.protocol import Ask
-from leasehold.stores.main_thread import MainThread
+from leasehold.stores.common.main_thread import MainThread
 from servers.mongodb import MongoDB
 from servers.zookeeper import ZooKeeper
 

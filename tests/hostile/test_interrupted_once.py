@@ -144,8 +144,8 @@ def test_process_lives_on(program: str) -> None:
 
 STARTED_ELSEWHERE = {
     "runtime/thread_start.py",
-    "stores/main_thread.py",  # in a bare thread
-    "stores/mongodb/threads.py",  # in leasehold-main: see stores/main_thread.py
+    "stores/common/main_thread.py",  # in a bare thread
+    "stores/mongodb/threads.py",  # in leasehold-main: see stores/common/main_thread.py
     "stores/etcd/threads.py",
 }
 

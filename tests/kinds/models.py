@@ -20,7 +20,7 @@ import leasehold
 from leasehold.core import timing
 from leasehold.core.effects import Wait
 from leasehold.core.protocol import SECOND
-from leasehold.stores.entries import JointEntryStore
+from leasehold.stores.common.entries import JointEntryStore
 from leasehold.stores.memory import MemoryThreads, Table
 from leasehold.threads.runner import ThreadRegistry
 

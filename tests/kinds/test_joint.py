@@ -17,7 +17,7 @@ import pytest
 
 import leasehold
 from leasehold import aio, fence
-from leasehold.stores.entries import SwapAll
+from leasehold.stores.common.entries import SwapAll
 from leasehold.testing.faults import install
 from leasehold.testing.handles import eventually
 

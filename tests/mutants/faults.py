@@ -211,7 +211,7 @@ MUTANTS = [
     ),
     Mutant(
         "an outcome is recorded also by one whose lease has run out",
-        "stores/entries.py",
+        "stores/common/entries.py",
         "if not self._entry(row).holds(attempt, token, row.now):",
         "if False:",
         "note_is_written_by_the_holder",
@@ -288,7 +288,7 @@ MUTANTS = [
     ),
     Mutant(
         "several names are asked for in one step, and one that is busy is overlooked",
-        "stores/entries.py",
+        "stores/common/entries.py",
         "                if isinstance(reply, (Busy, Mismatch)):\n                    return Refusal(place, reply)\n",
         "                if isinstance(reply, (Busy, Mismatch)):\n                    reply = Grant(1)\n",
         "busy_name_is_found or another_shape_is_refused",

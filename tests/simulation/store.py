@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from leasehold.core.entry import RESTING, Entry
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Holding, Refusal, Renewal, run_steps
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.entries import JointEntryStore
+from leasehold.stores.common.entries import JointEntryStore
 from leasehold.stores.memory import Table, _MemoryDriver
 
 from .world import NEVER, Process, World

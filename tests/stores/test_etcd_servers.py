@@ -20,7 +20,7 @@ import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core import timing
 from leasehold.core.protocol import Busy, Renewal
-from leasehold.findings import Finding
+from leasehold.stores.common.findings import Finding
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.asking import Watch
 from leasehold.stores.etcd.doctor import doctor

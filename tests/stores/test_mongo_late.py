@@ -13,7 +13,7 @@ import leasehold
 from leasehold import aio
 from leasehold.core import timing
 from leasehold.core.protocol import SECOND, Ask, Renewal
-from leasehold.stores.main_thread import name_of
+from leasehold.stores.common.main_thread import name_of
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb.tasks import MongoTasks

@@ -20,11 +20,11 @@ from leasehold import aio
 from leasehold.core import clock
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Holding, run_steps
 from leasehold.core.timing import FALLBACK, FIRST_TERM, WAITER_TTL
+from leasehold.stores.common.waiting import Wake
 from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import records
 from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb.waiting import GRACE, HORIZON, SHARE, Waiter, grace
-from leasehold.stores.waiting import Wake
 
 NOON = datetime(2030, 1, 1, 12)
 

@@ -423,7 +423,7 @@ WAITERS = """
 import sys, threading, time
 import leasehold
 from leasehold.core.protocol import Busy
-from leasehold.stores.waiting import Wake
+from leasehold.stores.common.waiting import Wake
 url, count, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 locks = leasehold.connect(url)
 store = locks._core.store

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from leasehold.admin import doctor
-from leasehold.findings import Finding
+from leasehold.stores.common.findings import Finding
 from servers.clock import FakeClock
 from servers.redis import Redis, Valkey
 from servers.redis_ensembles import RedisCluster, SentinelSetup

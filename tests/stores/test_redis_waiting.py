@@ -22,7 +22,8 @@ from leasehold import aio
 from leasehold.core import clock, timing
 from leasehold.core.protocol import SECOND, Ask, Busy, Holding, run_steps
 from leasehold.core.timing import FALLBACK, STAGGER, WAITER_TTL
-from leasehold.stores import waiting as redis_waiting
+from leasehold.stores.common import waiting as redis_waiting
+from leasehold.stores.common.waiting import UNDER_WAY, Wake
 from leasehold.stores.redis import store as redis_store
 from leasehold.stores.redis import tasks as redis_tasks
 from leasehold.stores.redis import threads as redis_threads
@@ -30,7 +31,6 @@ from leasehold.stores.redis import waiter as redis_waiter
 from leasehold.stores.redis.scripts import ABANDON, ACQUIRE, LOOK_FOR, Call
 from leasehold.stores.redis.store import Confirmed, RedisStore
 from leasehold.stores.redis.waiter import RELIED, SLOWLY, Waiter
-from leasehold.stores.waiting import UNDER_WAY, Wake
 from leasehold.testing.handles import in_time
 from servers.proxy import Proxy
 from servers.redis import Redis

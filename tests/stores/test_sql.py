@@ -24,7 +24,7 @@ from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
 from leasehold.core import entry
 from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal
 from leasehold.core.timing import FALLBACK
-from leasehold.stores.entries import Page
+from leasehold.stores.common.entries import Page
 from leasehold.stores.sql import admin as sql_admin
 from leasehold.stores.sql import waiting as sql_waiting
 from leasehold.stores.sql.rows import NEVER

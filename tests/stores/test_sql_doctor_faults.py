@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sql_servers import Database
 
-from leasehold.findings import Finding
+from leasehold.stores.common.findings import Finding
 from leasehold.stores.mysql import threads as mysql_threads
 from leasehold.stores.postgresql import threads as postgresql_threads
 from leasehold.stores.sql import admin as sql_admin

@@ -14,7 +14,7 @@ from sql_servers import Database, ask, before, statements
 import leasehold
 from leasehold.core.entry import GRANTED, Entry, _encode
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant
-from leasehold.stores.entries import Read, Row
+from leasehold.stores.common.entries import Read, Row
 from leasehold.stores.sql.store import Exchange, TakeOrJoin
 from leasehold.testing.handles import eventually
 

@@ -16,7 +16,7 @@ import leasehold
 from leasehold import AcquireTimeout, StoreUnavailable, aio
 from leasehold.core import clock, timing
 from leasehold.stores import mysql
-from leasehold.stores.entries import Row
+from leasehold.stores.common.entries import Row
 from leasehold.stores.sql import session
 from leasehold.stores.sql import store as sql
 from leasehold.testing.handles import eventually

@@ -20,11 +20,11 @@ from leasehold.core import clock, timing
 from leasehold.core.entry import INTERRUPTED, Entry
 from leasehold.core.protocol import ALL, HELD, SECOND, Ask, Busy, Grant, run_steps
 from leasehold.core.timing import FALLBACK, FIRST_TERM, STAGGER
-from leasehold.stores.entries import Read, Row
+from leasehold.stores.common.entries import Read, Row
+from leasehold.stores.common.waiting import UNDER_WAY, Wake
 from leasehold.stores.sql import store as sql
 from leasehold.stores.sql import waiting as sql_waiting
 from leasehold.stores.sql.waiting import EARLY
-from leasehold.stores.waiting import UNDER_WAY, Wake
 from leasehold.testing.handles import eventually, in_time
 
 SESSION = "here"

@@ -25,7 +25,7 @@ import leasehold
 from leasehold import aio
 from leasehold.core import timing
 from leasehold.core.protocol import Ask, Busy, Missing, Renewal
-from leasehold.findings import ERROR, OK, WARNING, Finding
+from leasehold.stores.common.findings import ERROR, OK, WARNING, Finding
 from leasehold.stores.zookeeper import access as zk_access
 from leasehold.stores.zookeeper import link as zk_link
 from leasehold.stores.zookeeper import nodes, watching

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import admin as store
-from ..findings import ERROR, Finding
+from ..stores.common.findings import ERROR, Finding
 from .look import Answer, as_json, table
 from .options import Options, UsageError
 from .store import checked, no_namespace

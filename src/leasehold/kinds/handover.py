@@ -9,7 +9,7 @@ from ..core.lease import BaseLease
 from ..core.options import Spec
 from ..core.registry import READERS
 from ..core.typed import TYPE_CHECKING, Any
-from ..stores import forms
+from ..stores.common import forms
 
 if TYPE_CHECKING:
     from ..core.registry import Registry

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from ..core import clock
 from ..core.protocol import Busy, Opened, Steps, T, refuse_options, run_steps
 from ..core.typed import Any
-from .entries import Alive, JointEntryStore, Page, Read, ReadNote, Ring, Row, Swap, SwapAll, Tidy, WriteNote
+from .common.entries import Alive, JointEntryStore, Page, Read, ReadNote, Ring, Row, Swap, SwapAll, Tidy, WriteNote
 
 
 class Table:
@@ -53,7 +53,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _MemoryDriver:
-    """Answers the requests of :mod:`leasehold.stores.entries` from a Table."""
+    """Answers the requests of :mod:`leasehold.stores.common.entries` from a Table."""
 
     def __init__(self, rows: Table, namespace: str) -> None:
         self.on_ring: Callable[[str], None] = lambda attempt: None

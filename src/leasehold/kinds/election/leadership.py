@@ -31,8 +31,8 @@ def stopping_before(spec: Spec, stop_before: float | None) -> float:
     room = own.ttl - own.margin - before
     if own.renew_every >= room:
         raise ValueError(
-            f"stop_before of {before:g} s is too long: it leaves {room:.3g} s of the ttl of {timing.ttl:g} s, and "
-            f"the first renewal is due after {timing.renew_every:.3g} s"
+            f"stop_before of {before:g} s is too long: it leaves {room:.3g} s of the ttl of {own.ttl:g} s, and "
+            f"the first renewal is due after {own.renew_every:.3g} s"
         )
     return before
 

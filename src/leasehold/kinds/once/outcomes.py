@@ -16,7 +16,7 @@ from ...core.log import ERROR, INFO, WARNING, log
 from ...core.registry import Registry
 from ...core.typed import TYPE_CHECKING, Any, NamedTuple
 from ...errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
-from ...stores import forms
+from ...stores.common import forms
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ...core.protocol import SECOND, Ask, Grant
 from ...errors import StoreError
-from ...findings import ERROR, OK, WARNING, Finding
+from ..common.findings import ERROR, OK, WARNING, Finding
 from . import wire
 from .endpoints import Endpoints
 from .errors import DRIVER_ERRORS, Refused, translate

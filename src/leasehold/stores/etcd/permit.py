@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...core import checks, clock
 from ...core.protocol import SECOND, Ask, Holding
 from ...errors import StoreNotReady
-from .. import forms
+from ..common import forms
 from .wire import KeyValue
 
 VERSION = 1

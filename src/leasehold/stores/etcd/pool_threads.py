@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from ...core import clock
 from ...runtime.ready import readable
-from ..turns import Turns
+from ..common.turns import Turns
 from .endpoints import Endpoints, is_members_fault
 from .errors import Refused
 from .http2 import Ended, Http2, Message

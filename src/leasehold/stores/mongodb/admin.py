@@ -16,7 +16,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from ...core.timing import DEFAULT_TTL, FALLBACK, FIRST_TERM, safety_margin
-from ...findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
+from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
 from . import calls as mongo_calls
 from .link import (
     CALLS_SIZE,

@@ -15,7 +15,7 @@ from ...core.log import WARNING, log
 from ...core.protocol import BROKEN, GONE, RENEWED, Busy, Holding
 from ...core.timing import FIRST_TERM
 from ...errors import StoreNotReady, StoreUnavailable
-from ..forms import LONGEST, MOST, is_data, is_number
+from ..common.forms import LONGEST, MOST, is_data, is_number
 from .requests import Document
 from .stages import FORMAT, GRANTED, HELD, INTERRUPTED, RESTING, WAITING
 from .waiting import grace

@@ -38,7 +38,7 @@ from ...core.protocol import (
 )
 from ...core.timing import FALLBACK
 from ...errors import StoreNotReady, StoreUnavailable
-from ..waiting import UNDER_WAY, Wake, looked
+from ..common.waiting import UNDER_WAY, Wake, looked
 from . import pipelines, records
 from .link import Link, link_from_client, link_from_url
 from .pipelines import with_ask

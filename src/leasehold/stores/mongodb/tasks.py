@@ -16,8 +16,8 @@ from ...core import clock
 from ...core.log import DEBUG, log
 from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreNotReady, StoreUnavailable
-from ..main_thread import name_of
-from ..waiting import Wake
+from ..common.main_thread import name_of
+from ..common.waiting import Wake
 from .calls import Listener, MakeWay, Pause
 from .lanes import Lane
 from .link import CLOSING, Access, Link, changed_of_some, is_race, translate

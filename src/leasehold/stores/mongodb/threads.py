@@ -15,9 +15,9 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, PyMongoError
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, run_steps
 from ...errors import StoreUnavailable
-from ..main_thread import MainThread
-from ..reentry import inside
-from ..waiting import Wake
+from ..common.main_thread import MainThread
+from ..common.reentry import inside
+from ..common.waiting import Wake
 from .calls import MAKE_WAY, Listener, MakeWay, Pause
 from .link import CLOSING, changed_of_some, is_race, translate
 from .requests import Change, ChangeMany, Find, FindPage, Ring, Sender, Tidy

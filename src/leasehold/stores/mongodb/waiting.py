@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...core import clock
 from ...core.protocol import SECOND, Ask, Busy
 from ...core.timing import FALLBACK
-from .. import waiting
+from ..common import waiting
 
 HORIZON = FALLBACK + 1.0
 """A place is kept without a further look when no holder expires within this time."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from ...core import clock
 from ...core.protocol import ALL, HELD, Busy
-from ..sockets import hang_up
+from ..common.sockets import hang_up
 from ..sql.dialect import Result, Statement
 from ..sql.rows import called_by
 from ..sql.session import Deaf, Refused, Session, Work

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...core.protocol import Renewal
 from ...errors import StoreNotReady
-from ..forms import MOST
+from ..common.forms import MOST
 from ..sql.dialect import BELOW, SELECTED, Dialect, Hint, Result, Statement, after_all_with
 from ..sql.rows import ALL_COLUMNS, CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...core.protocol import Renewal
 from ...errors import StoreNotReady
-from ..entries import Row
-from ..forms import MOST
+from ..common.entries import Row
+from ..common.forms import MOST
 from ..sql.dialect import BELOW, SELECTED, Dialect, Result, Statement, after_all_with
 from ..sql.rows import CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 

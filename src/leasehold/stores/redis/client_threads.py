@@ -13,7 +13,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...core.log import WARNING, log
 from ...runtime.thread_start import start_thread
-from ..sockets import hang_up
+from ..common.sockets import hang_up
 from .pool_threads import MOST, RESERVED, Line, Pool
 
 GIVING_BACK = 1.0

@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import MovedError
 
 from ...errors import StoreError
-from ...findings import ERROR, OK, WARNING, Finding
+from ..common.findings import ERROR, OK, WARNING, Finding
 from .cluster import Node
 from .cluster_threads import Cluster
 from .errors import DRIVER_ERRORS, translate

@@ -15,7 +15,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...core import clock
 from ...runtime.wakeups import ThreadBell
-from ..sockets import hang_up
+from ..common.sockets import hang_up
 from .errors import is_replica
 from .linger import AWAKE, Linger
 from .scripts import Call, pack

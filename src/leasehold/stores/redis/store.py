@@ -34,8 +34,8 @@ from ...core.protocol import (
     Together,
 )
 from ...errors import StoreError, StoreUnavailable
-from .. import waiting
-from ..waiting import Wake, looked
+from ..common import waiting
+from ..common.waiting import Wake, looked
 from .errors import known, unreadable
 from .scripts import (
     ABANDON,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ...core.log import WARNING, log
 from ...core.protocol import Busy, Steps, T
 from ...errors import StoreError, StoreUnavailable
-from ..waiting import Wake
+from ..common.waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
 from .store import CHANNEL, Confirmed, Each, Keys, Many, RedisStore, read_ring

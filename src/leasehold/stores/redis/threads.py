@@ -13,7 +13,7 @@ from ...core.protocol import Busy, Steps, T
 from ...errors import StoreError, StoreUnavailable
 from ...runtime.thread_start import Life, start_thread
 from ...runtime.wakeups import ThreadBell
-from ..waiting import Wake
+from ..common.waiting import Wake
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .scripts import Call
 from .store import CHANNEL, Confirmed, Each, Keys, Many, RedisStore, read_ring

@@ -1,11 +1,11 @@
-"""What is known of one who waits, and for how long that will do. See :mod:`leasehold.stores.waiting`."""
+"""What is known of one who waits, and for how long that will do. See :mod:`leasehold.stores.common.waiting`."""
 
 from __future__ import annotations
 
 from ...core import clock
 from ...core.protocol import SECOND, Ask, Busy
 from ...core.timing import FALLBACK, STAGGER
-from .. import waiting
+from ..common import waiting
 
 RELIED = 0.1
 """How long to rely on a look that another has begun, when the holder may have expired: whoever is next has 250 ms."""

@@ -10,7 +10,7 @@ from typing import Any
 from ...connect import find
 from ...core import clock
 from ...errors import StoreError, StoreNotReady
-from ...findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
+from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
 from ..mysql.bell import NAPPING
 from ..mysql.sql import MySQL
 from .dialect import Dialect, Statement

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from .. import forms
-from ..entries import Page, Read, ReadNote, Row, WriteNote
+from ..common import forms
+from ..common.entries import Page, Read, ReadNote, Row, WriteNote
 from .rows import ALL_COLUMNS, COLUMNS, FORMAT, NOTE, columns_of, state_of, waiter_of
 from .store import (
     Accept,

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...core import clock
-from ..turns import Queue
-from ..turns import Turn as PlainTurn
+from ..common.turns import Queue
+from ..common.turns import Turn as PlainTurn
 from .store import Accept, Extend, Free, ReadOurs, Unlocked
 
 RENEW, GIVE, ASK = 0, 1, 2

@@ -15,7 +15,7 @@ from typing import Any
 from ...core.entry import _encode
 from ...core.protocol import SECOND, Ask
 from ...core.timing import WAITER_TTL
-from ..forms import LONGEST, Damaged
+from ..common.forms import LONGEST, Damaged
 
 FORMAT = 1
 """Of a row. A newer one is refused, so that an old process never misreads a new one's record."""

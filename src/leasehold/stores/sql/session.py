@@ -17,8 +17,8 @@ from ...core import clock
 from ...core.log import WARNING, log
 from ...core.protocol import SECOND, Steps, T
 from ...errors import StoreError, StoreUnavailable
-from ..entries import Read
-from ..waiting import Wake
+from ..common.entries import Read
+from ..common.waiting import Wake
 from .dialect import Dialect, OnlyReads, Result, Statement
 from .store import Exchange, ExchangeAll, IsLocked, Locked, Pause, Unsent
 from .waiting import Waiters

@@ -21,8 +21,8 @@ from ...core.entry import HELD, Entry
 from ...core.protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
 from ...core.timing import FALLBACK
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ..entries import EntryStore, Read, Row
-from ..waiting import UNDER_WAY, Wake
+from ..common.entries import EntryStore, Read, Row
+from ..common.waiting import UNDER_WAY, Wake
 from .waiting import EARLY, Seen, Waiter, Waiters
 
 TIDY_BATCHES = 10

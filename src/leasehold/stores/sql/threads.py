@@ -13,7 +13,7 @@ from ...core.protocol import ALL, Busy, Steps, T
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...runtime.thread_start import Life, start_thread
 from ...runtime.wakeups import ThreadBell
-from ..main_thread import MainThread
+from ..common.main_thread import MainThread
 from .dialect import Hint, Result, Statement
 from .lines import ASK, LOOK, RESERVED, Lent, Line, Lines, Turn, rank
 from .session import (

@@ -15,8 +15,8 @@ from ...core.entry import GRANTED, Entry, Permit
 from ...core.log import DEBUG, log
 from ...core.protocol import ALL, SECOND, Busy
 from ...core.timing import FALLBACK, FIRST_TERM, STAGGER, WAITER_TTL
-from .. import waiting
-from ..entries import Row
+from ..common import waiting
+from ..common.entries import Row
 
 EARLY = 0.25
 """Whoever has looked for others comes again so much sooner than these, and so looks for them the next time too."""

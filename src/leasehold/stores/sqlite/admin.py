@@ -9,8 +9,8 @@ from contextlib import closing
 from urllib.parse import quote
 
 from ...errors import StoreNotReady
-from ...findings import ERROR, OK, WARNING, Finding
-from ..fifo import MEND_FOLDER, Untrusted, open_folder
+from ..common.fifo import MEND_FOLDER, Untrusted, open_folder
+from ..common.findings import ERROR, OK, WARNING, Finding
 from .store import CONTAINER_ADVICE, FORMAT, in_container, is_default, path_of, refuse_network
 
 

@@ -26,8 +26,8 @@ from ...core.log import WARNING, log
 from ...core.protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
 from ...core.typed import Any
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from .. import forms
-from ..entries import (
+from ..common import forms
+from ..common.entries import (
     Alive,
     JointEntryStore,
     Page,
@@ -41,8 +41,8 @@ from ..entries import (
     WriteNote,
     outlive_boot,
 )
-from ..fifo import Doorbell
-from ..reentry import refused
+from ..common.fifo import Doorbell
+from ..common.reentry import refused
 
 FORMAT = 1
 """The format of a row. A newer one is refused, so that an old process never misreads a newer record."""
@@ -204,7 +204,7 @@ class _Line:
 
 
 class Database:
-    """The file. Answers the requests of :mod:`leasehold.stores.entries` from any thread, one at a time.
+    """The file. Answers the requests of :mod:`leasehold.stores.common.entries` from any thread, one at a time.
 
     The main thread has a connection of its own, so that a long signal handler in the middle of its request blocks
     neither the keeper nor another thread.

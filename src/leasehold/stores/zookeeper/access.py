@@ -11,7 +11,7 @@ from kazoo.protocol.serialization import int_struct, read_string
 from kazoo.security import Permissions
 
 from ...core.typed import Any, NamedTuple
-from ...findings import ERROR, OK, WARNING, Finding
+from ..common.findings import ERROR, OK, WARNING, Finding
 from .session import quiet
 from .url import Address
 

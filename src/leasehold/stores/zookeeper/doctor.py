@@ -16,7 +16,7 @@ from kazoo.handlers.utils import create_tcp_connection
 from ...core.protocol import SECOND, Ask, Grant
 from ...core.timing import DEFAULT_TTL
 from ...errors import StoreError, StoreNotReady
-from ...findings import ERROR, OK, WARNING, Finding
+from ..common.findings import ERROR, OK, WARNING, Finding
 from .access import authentication
 from .link import Link
 from .session import Session, length, longest_tick

@@ -21,7 +21,7 @@ from ...core.typed import Any
 from ...errors import StoreNotReady, StoreUnavailable
 from ...runtime.thread_start import Life, start_thread
 from ...runtime.wakeups import ThreadBell
-from ..reentry import inside
+from ..common.reentry import inside
 from . import nodes
 from .requests import children, delete, exists, sync
 from .session import Session, length

@@ -27,7 +27,7 @@ from ...core import checks
 from ...core.protocol import SECOND, Ask, Holding
 from ...core.typed import Any, NamedTuple
 from ...errors import StoreNotReady
-from ..forms import LONGEST, MOST, is_data, is_number
+from ..common.forms import LONGEST, MOST, is_data, is_number
 
 ROOT = "leasehold"
 FORMAT = 1

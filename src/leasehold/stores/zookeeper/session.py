@@ -17,8 +17,8 @@ from ...core import clock
 from ...core.log import DEBUG, log
 from ...core.typed import TYPE_CHECKING, Any
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ..reentry import inside
-from ..sockets import hang_up
+from ..common.reentry import inside
+from ..common.sockets import hang_up
 from .errors import is_about_tls
 from .requests import Call, Multi, delete
 

@@ -11,8 +11,8 @@ from ...core import clock
 from ...core.protocol import Ask, Busy, Steps, T, run_steps
 from ...core.typed import Any
 from ...errors import StoreError, StoreUnavailable
-from ..main_thread import MainThread
-from ..turns import Turns
+from ..common.main_thread import MainThread
+from ..common.turns import Turns
 from .errors import concerns_node, translate
 from .link import Link
 from .requests import Calls, Each, Up

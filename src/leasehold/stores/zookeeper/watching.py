@@ -13,7 +13,7 @@ from kazoo.protocol.states import EventType
 
 from ...core.protocol import Busy
 from ...core.typed import TYPE_CHECKING, Any
-from ..reentry import inside
+from ..common.reentry import inside
 from . import nodes
 from .requests import get
 from .stake import FIRST, NOBODY, Stake, Turn

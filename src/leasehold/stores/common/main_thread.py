@@ -4,7 +4,7 @@ Signal handlers run in the main thread, and an exception from one can come betwe
 and kazoo guard their pools with conditions and counters written in Python: such an exception would leave these locked
 or miscounted for good, and renewals would fail. So the main thread runs none of their code, and none that holds a mutex
 which a renewal needs: it hands over a call and waits for it on a C-level lock. Their code cannot be entered twice
-either: see :mod:`leasehold.stores.reentry`.
+either: see :mod:`leasehold.stores.common.reentry`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from inspect import getgeneratorlocals
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from ..core import clock
-from ..core.protocol import Ask, Steps
-from ..errors import StoreUnavailable
-from ..runtime.thread_start import start_thread
+from ...core import clock
+from ...core.protocol import Ask, Steps
+from ...errors import StoreUnavailable
+from ...runtime.thread_start import start_thread
 from .reentry import inside, is_inside, refused
 
 T = TypeVar("T")

@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 
-from ..core import checks
-from ..core.entry import RESTING, WAITING, Entry
-from ..core.protocol import SECOND
-from ..core.timing import LONGEST_TTL
-from ..core.typed import Any
-from ..errors import StoreNotReady
+from ...core import checks
+from ...core.entry import RESTING, WAITING, Entry
+from ...core.protocol import SECOND
+from ...core.timing import LONGEST_TTL
+from ...core.typed import Any
+from ...errors import StoreNotReady
 
 MOST = 1 << 62
 """Upper bound of tokens and versions. Real ones stay far below, and the next ones still fit into 64 bits."""

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from ..core import clock
-from ..runtime.wakeups import ThreadBell
+from ...core import clock
+from ...runtime.wakeups import ThreadBell
 
 _LOOK = 0.25
 """How often a waiting thread checks its turn: an interrupted thread may have failed to wake it."""

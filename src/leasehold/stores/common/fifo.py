@@ -18,7 +18,7 @@ import stat
 from contextlib import suppress
 from functools import partial
 
-from ..core.log import WARNING, log
+from ...core.log import WARNING, log
 
 _SIZE = 32
 POKE = "-" * _SIZE

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from ..core import clock
-from ..core.protocol import Busy, Steps
+from ...core import clock
+from ...core.protocol import Busy, Steps
 
 UNDER_WAY = 1.0
 """How long waiters rely on a query that another waiter has begun."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..core.checks import MAX_NAME
-from ..core.entry import Entry
-from ..core.log import WARNING, log
-from ..core.protocol import (
+from ...core.checks import MAX_NAME
+from ...core.entry import Entry
+from ...core.log import WARNING, log
+from ...core.protocol import (
     GONE,
     SECOND,
     Ask,
@@ -26,9 +26,9 @@ from ..core.protocol import (
     T,
     Together,
 )
-from ..core.timing import WAITER_TTL
-from ..core.typed import Any, NamedTuple
-from ..errors import StoreError, StoreNotReady
+from ...core.timing import WAITER_TTL
+from ...core.typed import Any, NamedTuple
+from ...errors import StoreError, StoreNotReady
 from . import forms
 
 TIDY_BATCHES = 20

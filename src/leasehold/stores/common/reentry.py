@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import StoreUnavailable
+from ...errors import StoreUnavailable
 
 
 class _Inside(threading.local):
