@@ -30,7 +30,7 @@ class JointLease(joint_lease.Joint, Lease):
             await part.renew(ttl)
 
     async def transfer(self) -> str:
-        raise ValueError("transfer() does not support leases of all_of and rlock")
+        raise ValueError("transfer() supports only plain leases, not those of all_of and rlock")
 
 
 class AllOf(Lock):

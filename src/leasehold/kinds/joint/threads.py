@@ -29,7 +29,7 @@ class JointLease(joint_lease.Joint, Lease):
             part.renew(ttl)
 
     def transfer(self) -> str:
-        raise ValueError("transfer() does not support leases of all_of and rlock")
+        raise ValueError("transfer() supports only plain leases, not those of all_of and rlock")
 
 
 class AllOf(Lock):

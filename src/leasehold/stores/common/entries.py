@@ -117,7 +117,7 @@ class Tidy(NamedTuple):
 
 
 class EntryStore:
-    """A store over rows with compare-and-swap. :class:`leasehold.core.protocol.Store` says what each operation means."""
+    """A store over rows with compare-and-swap. :class:`leasehold.core.protocol.Store` defines each operation."""
 
     fair = True
     lacks: Mapping[str, str] = {}

@@ -106,7 +106,7 @@ def _check(lease: BaseLease, session: Session) -> Inside:
             f"this transaction is older than the lease of {lease.name!r}, and does not see it: begin the transaction "
             "after the acquire, or use READ COMMITTED"
         )
-    raise LeaseLost(lease.name, "the store says that it is no longer ours")
+    raise LeaseLost(lease.name, TAKEN)
 
 
 def _is_older(lease: BaseLease, seen: Result) -> bool:
