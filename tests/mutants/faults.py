@@ -15,8 +15,8 @@ MUTANTS = [
     Mutant(
         "the deadline of a grant counts from the answer",
         "core/acquire.py",
-        "return Taken._make((claim, since, None))",
-        "return Taken._make((claim, core.now(), None))",
+        "return Taken(Claim(ask.name, ask.attempt, token, hint, until), since)",
+        "return Taken(Claim(ask.name, ask.attempt, token, hint, until), core.now())",
     ),
     Mutant(
         "the deadline of a renewal counts from the answer",
@@ -326,8 +326,8 @@ MUTANTS = [
     Mutant(
         "what was under way when a drain began is given out",
         "core/acquire.py",
-        "    if core.closed is not None or core.draining is not None:  # meanwhile",
-        "    if core.closed is not None:  # meanwhile",
+        "            core.check_giving_out(ask.heir)  # a close or a drain since",
+        "            core.check_open()  # a close or a drain since",
     ),
     *OF_STORES,
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ..errors import AcquireTimeout, LeaseLost, StoreError, StoreNotReady, StoreUnavailable
+from ..errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
 from . import timing
 from .effects import RETRY, Effects, Listen, Run, Wait
 from .lease import NEVER, NOT_THERE, Claim
@@ -35,114 +35,117 @@ class Taken(NamedTuple):
     """For how long after ``sent``, when that is not the whole ttl: a first term."""
 
 
-def first_limit(spec: Spec, timeout: float | None) -> float:
-    """How long the first call of an acquire may take."""
-    limit = spec.timing.call_limit
-    return min(limit, max(0.5, timeout)) if timeout else limit
+def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> Effects[Taken]:
+    """Ask until the lease is granted; wait in between. Raises AcquireTimeout, StoreUnavailable, LeaseLost, WrongShape.
 
-
-def at_once(core: Registry, spec: Spec, ask: Ask, reply: Reply | StoreError, sent: float) -> Taken | None:
-    """What the answer to a request of that time gives, if it gives the lease, and in time."""
-    if not isinstance(reply, Grant):
-        return None
-    if core.closed is not None or core.draining is not None:  # meanwhile: the caller abandons what was granted
-        core.check_giving_out(ask.heir)
-    taken = _granted(core, spec, ask, reply, sent)
-    if taken is not None:
-        _tell_taken(core, taken.claim, reply.taken_from)
-    return taken
-
-
-def acquire(
-    core: Registry,
-    spec: Spec,
-    ask: Ask,
-    timeout: float | None,
-    bell: Bell,
-    first: tuple[float, Reply | StoreError] | None = None,
-) -> Effects[Taken]:
-    """Ask until the lease is granted; wait in between. Raises AcquireTimeout, StoreUnavailable.
-
-    ``first`` is when the caller has asked for the first time, if it has, and with what result: most need no more.
     However it ends other than by returning, the caller must then abandon the attempt.
     """
-    started = core.now() if first is None else first[0]
-    ends = None if timeout is None else started + timeout
-    pauses: Iterator[float] | None = None
-    failing_since: float | None = None
-    retry = RETRY
-    listened = asked = unanswered = False
+    attempt = Attempt(core, spec, ask, timeout, bell)
+    listened = False
     try:
         while True:
             core.check_giving_out(ask.heir)
             sent = core.now()
-            limit = spec.timing.call_limit
-            if ends is not None and ask.queue:
-                limit = min(limit, max(0.5, ends - sent))
-            try:
-                if first is None:
-                    reply: Reply = yield Run(core.store.acquire(ask), limit)
-                else:
-                    (sent, answer), first = first, None
-                    if isinstance(answer, StoreError):
-                        raise answer
-                    reply = answer
-                if isinstance(reply, Busy) and reply.holder is not None and reply.holder.attempt == ask.attempt:
-                    # It was granted and broken before we knew of it. Nobody uses it, so it is free when we say so.
-                    yield Run(core.store.release(ask.name, ask.attempt, reply.holder.token, None), limit)
-                    continue
-            except StoreNotReady as error:
-                error.nothing_asked = not asked
-                raise
-            except StoreUnavailable as error:
-                if error.reentered:
-                    raise
-                if error.queued and ask.queue and (ends is None or core.now() < ends):
-                    continue  # the store is not away: this process asks more of it than it can answer at a time
-                asked = unanswered = True
-                core.unavailable += 1
-                # Whether it was granted is not known. The same attempt asked again will find out.
-                now = core.now()
-                if failing_since is None:
-                    failing_since = sent
-                    core.tell("unavailable", ask.name, None, str(error))
-                out_of_time = now >= ends if ends is not None else now - failing_since >= timing.UNAVAILABLE_LIMIT
-                if out_of_time or not ask.queue:
-                    raise
-                yield Wait(bell, retry if ends is None else min(retry, ends - now))
-                retry = min(retry * 2, 2.0)
+            reply = yield from attempt.call(sent)
+            if reply is None:
                 continue
-            failing_since, retry, asked = None, RETRY, True
             if isinstance(reply, Grant):
-                taken = at_once(core, spec, ask, reply, sent)
-                if taken is not None:
-                    return taken
-                continue  # the answer came too late to be of use: ask for a new term
-            if isinstance(reply, Missing):
-                raise LeaseLost(ask.name, NOT_THERE)
-            if isinstance(reply, Mismatch):
-                wrong = _wrong_shape(ask, reply)
-                wrong.unanswered = unanswered
-                raise wrong
-            now = core.now()
-            if not ask.queue or (ends is not None and now >= ends):
-                raise _timed_out(core, ask, reply, now - started)
-            listened = True
-            pushed = yield Listen(ask.attempt, reply)
-            pause = timing.FALLBACK
-            if not pushed:
-                pauses = pauses or timing.pauses(spec.poll, spec.backoff)
-                pause = _poll(spec, reply, next(pauses))
-            look = core.now() + (pause if reply.look is None else min(pause, reply.look))
-            handed = yield from _wait(core, reply, look if ends is None else min(look, ends), bell)
-            taken = None if handed is None else _handed(core, spec, ask, handed, reply, sent)
-            if taken is not None:
-                core.check_giving_out()
-                _tell_taken(core, taken.claim, None)
-                return taken
+                taken, previous = _granted(core, spec, ask, reply, sent), reply.taken_from
+            else:
+                busy = attempt.may_wait(reply)
+                listened = True
+                taken, previous = (yield from attempt.wait(busy, sent)), None
+            if taken is None:
+                continue  # the grant came too late to be of use, or there is none yet
+            core.check_giving_out(ask.heir)  # a close or a drain since: the caller abandons what was granted
+            _tell_taken(core, taken.claim, previous)
+            return taken
     finally:
         if listened:
             core.driver.forget(ask.attempt)
+
+
+class Attempt:
+    """One acquire under way: how long it may go on, and what became of its calls so far."""
+
+    def __init__(self, core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> None:
+        self.core, self.spec, self.ask, self.bell = core, spec, ask, bell
+        self.started = core.now()
+        self.ends = None if timeout is None else self.started + timeout
+        self.asked = False
+        """Whether a call may have reached the store."""
+        self.unanswered = False
+        """Whether one got no answer, and so may come to grant something yet."""
+        self.failing_since: float | None = None
+        self.retry = RETRY
+        self.pauses: Iterator[float] | None = None
+
+    def call(self, sent: float) -> Effects[Reply | None]:
+        """Ask the store once. None: there is no answer to go by, and it is time to ask again."""
+        core, ask = self.core, self.ask
+        limit = self.spec.timing.call_limit
+        if self.ends is not None and ask.queue:
+            limit = min(limit, max(0.5, self.ends - sent))
+        try:
+            reply: Reply | None = yield Run(core.store.acquire(ask), limit)
+            if isinstance(reply, Busy) and reply.holder is not None and reply.holder.attempt == ask.attempt:
+                # It was granted and broken before this acquire learned of it. Nobody uses it: release it.
+                yield Run(core.store.release(ask.name, ask.attempt, reply.holder.token, None), limit)
+                reply = None
+        except StoreNotReady as error:
+            error.nothing_asked = not self.asked
+            raise
+        except StoreUnavailable as error:
+            yield from self._unavailable(error, sent)
+            return None
+        self.failing_since, self.retry, self.asked = None, RETRY, True
+        return reply
+
+    def _unavailable(self, error: StoreUnavailable, sent: float) -> Effects[None]:
+        """Pause before the next call, or raise the error if it is the last.
+
+        Whether the lease was granted is not known: the same attempt, asked again, finds out."""
+        core, ask, ends = self.core, self.ask, self.ends
+        if error.reentered:
+            raise error
+        if error.queued and ask.queue and (ends is None or core.now() < ends):
+            return  # the store is not away: this process asks more of it than it can answer at a time
+        self.asked = self.unanswered = True
+        core.unavailable += 1
+        now = core.now()
+        if self.failing_since is None:
+            self.failing_since = sent
+            core.tell("unavailable", ask.name, None, str(error))
+        out_of_time = now >= ends if ends is not None else now - self.failing_since >= timing.UNAVAILABLE_LIMIT
+        if out_of_time or not ask.queue:
+            raise error
+        yield Wait(self.bell, self.retry if ends is None else min(self.retry, ends - now))
+        self.retry = min(self.retry * 2, 2.0)
+
+    def may_wait(self, reply: Busy | Mismatch | Missing) -> Busy:
+        """The answer, if this acquire may wait for the lease; else raise what its caller gets."""
+        if isinstance(reply, Missing):
+            raise LeaseLost(self.ask.name, NOT_THERE)
+        if isinstance(reply, Mismatch):
+            wrong = _wrong_shape(self.ask, reply)
+            wrong.unanswered = self.unanswered
+            raise wrong
+        now = self.core.now()
+        if not self.ask.queue or (self.ends is not None and now >= self.ends):
+            raise _timed_out(self.core, self.ask, reply, now - self.started)
+        return reply
+
+    def wait(self, busy: Busy, sent: float) -> Effects[Taken | None]:
+        """Sleep until there is reason to ask again. A push may bring the lease itself."""
+        core, spec = self.core, self.spec
+        pushed = yield Listen(self.ask.attempt, busy)
+        pause = timing.FALLBACK
+        if not pushed:
+            self.pauses = self.pauses or timing.pauses(spec.poll, spec.backoff)
+            pause = _poll(spec, busy, next(self.pauses))
+        look = core.now() + (pause if busy.look is None else min(pause, busy.look))
+        handed = yield from _wait(core, busy, look if self.ends is None else min(look, self.ends), self.bell)
+        return None if handed is None else _handed(core, spec, self.ask, handed, busy, sent)
 
 
 def acquire_all(
@@ -198,8 +201,7 @@ def _granted(core: Registry, spec: Spec, ask: Ask, grant: Grant, sent: float) ->
     until = since + timing.ttl
     if core.now() >= until - timing.margin:
         return None
-    claim = Claim._make((ask.name, ask.attempt, token, hint, until))
-    return Taken._make((claim, since, None))
+    return Taken(Claim(ask.name, ask.attempt, token, hint, until), since)
 
 
 def _wrong_shape(ask: Ask, found: Mismatch) -> WrongShape:

@@ -33,7 +33,28 @@ def abandon(core: Registry, asks: Sequence[Ask], error: BaseException | None) ->
             core.settle(owed(core, ask))
 
 
-def gave_back(core: Registry, lease: BaseLease, given: bool) -> None:
+def release(core: Registry, lease: BaseLease) -> Effects[bool]:
+    """Release a lease at the store. False when it was no longer this lease's: lost, or released before."""
+    giver = object()
+    try:
+        held = lease._finish(giver)
+        if held is None:
+            return False
+        claim = lease._claim
+        core.giving.add(claim.attempt)
+        steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
+        given: bool = yield Run(steps, lease._spec.timing.call_limit)
+        _answered(core, lease, given)
+    except BaseException as error:  # also when whoever carries this out is interrupted or cancelled
+        if lease._given is giver:
+            _failed(core, lease, error)
+        raise
+    if held and not given:
+        core.belie(lease)
+    return given and held
+
+
+def _answered(core: Registry, lease: BaseLease, given: bool) -> None:
     """The store has answered the release of a lease that its holder has ended: False, it was another's already."""
     claim = lease._claim
     core.giving.discard(claim.attempt)
@@ -46,7 +67,7 @@ def gave_back(core: Registry, lease: BaseLease, given: bool) -> None:
         log(WARNING, "%r was not released: %s", claim.name, reason, event="release_refused", **fields)
 
 
-def failed_to_give(core: Registry, lease: BaseLease, error: BaseException) -> None:
+def _failed(core: Registry, lease: BaseLease, error: BaseException) -> None:
     """The release has failed, or was left in the middle: the keeper goes on with it.
 
     That is told before: once the keeper has given it back, others tell of the name."""

@@ -54,23 +54,7 @@ class Lease(BaseLease):
 
     async def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
-        core, giver = self._core, object()
-        try:
-            held = self._finish(giver)
-            if held is None:
-                return False
-            claim = self._claim
-            core.giving.add(claim.attempt)
-            steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
-            given = await core.driver.run(steps, self._spec.timing.call_limit)
-            release.gave_back(core, self, given)
-        except BaseException as error:
-            if self._given is giver:
-                release.failed_to_give(core, self, error)
-            raise
-        if held and not given:
-            core.belie(self)
-        return given and held
+        return await self._core.drive(release.release(self._core, self))
 
     async def transfer(self) -> str:
         """A text with which another process takes this lease over. See :meth:`leasehold.Lease.transfer`."""

@@ -14,10 +14,9 @@ from ..core.effects import Effects, Listen, Run, Wait
 from ..core.lease import BaseLease
 from ..core.log import ERROR, WARNING, log
 from ..core.options import Spec
-from ..core.protocol import Ask, Reply, Store, TaskDriver, await_steps
+from ..core.protocol import Ask, Store, TaskDriver, await_steps
 from ..core.registry import Registry
 from ..core.typed import Any, TypeVar
-from ..errors import StoreError
 from ..model import Event
 from ..runtime.wakeups import ThreadBell
 from .events import Teller
@@ -134,21 +133,8 @@ class TaskRegistry(Registry):
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            limit = acquire.first_limit(spec, timeout)
-            sent = self.now()
-            try:
-                reply: Reply | StoreError = await self.driver.run(self.store.acquire(ask), limit)
-            except StoreError as error:
-                reply = error
-            taken = acquire.at_once(self, spec, ask, reply, sent)
-            if taken is None:
-                taken = await self.drive(acquire.acquire(self, spec, ask, timeout, bell, (sent, reply)))
-            lease = make(self, spec, taken.claim, taken.sent, taken.trusted)
-            self.add(lease)
-            del self.asking[ask.attempt]
-            if bell.rang():  # called since the grant: it may have been broken already
-                self.rung(ask.attempt)
-            return lease
+            taken = await self.drive(acquire.acquire(self, spec, ask, timeout, bell))
+            return self.hold(make, [spec], [taken], bell)[0]
         except BaseException as error:
             await self._give_up([ask], error)
             raise

@@ -49,23 +49,7 @@ class Lease(BaseLease):
 
     def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
-        core, giver = self._core, object()
-        try:
-            held = self._finish(giver)
-            if held is None:
-                return False
-            claim = self._claim
-            core.giving.add(claim.attempt)
-            steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
-            given = core.driver.run(steps, self._spec.timing.call_limit)
-            release.gave_back(core, self, given)
-        except BaseException as error:
-            if self._given is giver:
-                release.failed_to_give(core, self, error)
-            raise
-        if held and not given:
-            core.belie(self)
-        return given and held
+        return self._core.drive(release.release(self._core, self))
 
     def transfer(self) -> str:
         """A text with which another process takes this lease over: see :meth:`Locks.accept`.

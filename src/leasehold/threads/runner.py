@@ -10,10 +10,9 @@ from ..core.effects import Effects, Listen, Run, Wait
 from ..core.lease import BaseLease
 from ..core.log import ERROR, log
 from ..core.options import Spec
-from ..core.protocol import Ask, Reply, Store, ThreadDriver
+from ..core.protocol import Ask, Store, ThreadDriver
 from ..core.registry import Registry
 from ..core.typed import Any, TypeVar
-from ..errors import StoreError
 from ..model import Event
 from ..runtime.thread_start import Life, aside, start_thread
 from ..runtime.wakeups import ThreadBell
@@ -64,10 +63,7 @@ class ThreadRegistry(Registry):
             effect = next(effects)
             while True:
                 try:
-                    if type(effect) is Run and cancel is None:
-                        answer = self.driver.run(effect.steps, effect.limit)
-                    else:
-                        answer = self._carry_out(effect, cancel)
+                    answer = self._carry_out(effect, cancel)
                 except Exception as error:
                     effect = effects.throw(error)
                 else:
@@ -104,28 +100,8 @@ class ThreadRegistry(Registry):
         ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            taken = first = None
-            if cancel is None:
-                if self.closed is not None or self.draining is not None:  # since
-                    self.check_giving_out(spec.heir)
-                limit = acquire.first_limit(spec, timeout) if timeout else spec.timing.call_limit
-                sent = self.now()
-                try:
-                    reply: Reply | StoreError = self.driver.run(self.store.acquire(ask), limit)
-                except StoreError as error:
-                    reply = error
-                taken = acquire.at_once(self, spec, ask, reply, sent)
-                if taken is None:
-                    first = sent, reply
-            if taken is None:
-                taken = self.drive(acquire.acquire(self, spec, ask, timeout, bell, first), cancel)
-            claim, sent, trusted = taken
-            lease = make(self, spec, claim, sent, trusted)
-            self.add(lease)
-            del self.asking[ask.attempt]
-            if bell.rang():  # called since the grant: it may have been broken already
-                self.rung(ask.attempt)
-            return lease
+            taken = self.drive(acquire.acquire(self, spec, ask, timeout, bell), cancel)
+            return self.hold(make, [spec], [taken], bell)[0]
         except BaseException as error:
             self._give_up([ask], error, cancel)
             raise
