@@ -154,4 +154,4 @@ def test_the_store_needs_mending(shell: Shell) -> None:
     for words in (("run", "job", "--on-unavailable", "run", "--", "true"), ("ls",)):
         done = shell.do(*words)
         assert done.returncode == 78
-        assert "move it away" in done.stderr
+        assert "move the file away" in done.stderr

@@ -152,7 +152,9 @@ def test_no_version_is_forgotten_for_want_of_room(versions: int, whole: int, cap
     newest = sorted(kept, key=int)[-whole:]
     assert all(kept[version].owner == "owner" for version in newest)
     assert kept[newest[-1]].error == "e" * 2000
-    assert f"results and errors of {sum(each.error is None for each in kept.values())} versions" in caplog.text
+    assert (
+        f"results and errors of the {sum(each.error is None for each in kept.values())} oldest versions" in caplog.text
+    )
     caplog.clear()
     assert load("x", dump("x", kept)) == kept
     assert "dropped" not in caplog.text, "it is told once"

@@ -169,7 +169,7 @@ def test_connect_gives_defaults_that_a_lock_overrides() -> None:
         with pytest.raises(AcquireTimeout):
             locks.lock("x").acquire()
         assert store.asks[1].queue
-        assert store.limits["acquire"][1] == 3
+        assert store.limits["acquire"][1] == pytest.approx(3, abs=0.5)  # what was left of the timeout
     with pytest.raises(ValueError, match="renew_every"):
         connect("memory://", ttl=1, renew_every=2)
     with pytest.raises(TypeError, match="no option 'tll'"):

@@ -19,12 +19,12 @@ def known_schemes() -> list[str]:
     """As a URL with another scheme is told."""
     with pytest.raises(ValueError) as refused:
         leasehold.connect("nosuch://")
-    return str(refused.value).partition("known are ")[2].split(", ")
+    return str(refused.value).partition("use one of ")[2].split(", ")
 
 
 SCHEMES = [scheme for scheme in known_schemes() if scheme not in ("memory", "sqlite")]
 WRONG = [
-    # A password with what percent-encode the user name.
+    # A password with characters that must be percent-encoded.
     "{0}://user:{1}/x@h1:1,h2:2,h3:3/0",
     "{0}://user:x/{1}@h1:1,h2:2,h3:3/0",
     "{0}://user:12/{1}@h1:1,h2:2,h3:3/0",

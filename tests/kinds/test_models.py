@@ -14,7 +14,7 @@ from leasehold.testing.handles import eventually
 
 from .models import TTL, WHO, Held, Kind
 
-TAKEN = "it was handed over, and another has taken it"
+TAKEN = "it was handed over with transfer(), and another process has taken it over"
 
 
 class Semaphores(Kind):

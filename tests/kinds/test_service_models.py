@@ -167,7 +167,7 @@ class Leaders(Unkept):
     def resign(self, data: st.DataObject) -> None:
         held = data.draw(st.sampled_from(self.leading(told=False)))
         held.what.election.resign()
-        assert held.what.term.over == "its leader has resigned"
+        assert held.what.term.over == "the leader has resigned"
 
     @precondition(lambda self: self.leading(told=True))
     @rule(data=st.data())
