@@ -3,8 +3,9 @@ and carry a fencing token. ``leasehold`` is for threads, ``leasehold.aio`` for a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .connect import connect
-from .core.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from . import aio as aio

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .core.lease import current
 from .core.timing import Preset
-from .core.typed import TYPE_CHECKING
 from .errors import (
     AcquireCancelled,
     AcquireTimeout,

@@ -17,7 +17,7 @@ Wrong arguments are ``ValueError`` or ``TypeError``.
 
 from __future__ import annotations
 
-from .core.typed import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .model import LeaseInfo

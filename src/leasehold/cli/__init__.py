@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from ..core.typed import TYPE_CHECKING
 from .options import COMMANDS, Options, UsageError, parse
 from .say import say
 

@@ -10,8 +10,8 @@ import errno
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
-from ..core.typed import TYPE_CHECKING
 from .say import say
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import TYPE_CHECKING
 
 from ..core import clock
-from ..core.typed import TYPE_CHECKING
 from ..runtime.ready import readable
 
 if TYPE_CHECKING:

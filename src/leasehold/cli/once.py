@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 import time
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from ..core.log import shown
-from ..core.typed import TYPE_CHECKING
 from ..errors import StoreNotReady
 from ..kinds.once.outcomes import Policy, Ran, TooManyOutcomes, ends_at, look, record
 from .say import local, say

@@ -6,7 +6,7 @@ after NAME and its options as they are, which ``run`` and ``once`` need for COMM
 
 from __future__ import annotations
 
-from ..core.typed import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

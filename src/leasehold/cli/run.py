@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from typing import TYPE_CHECKING
 
-from ..core.typed import TYPE_CHECKING
 from .child import Child, find
 from .guardian import Guardian
 from .options import UsageError, shown

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 from ..core.log import shown
-from ..core.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .. import connect
 from ..core import log
-from ..core.typed import TYPE_CHECKING
 from .options import UsageError
 from .say import say
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 from ..core import clock
-from ..core.typed import TYPE_CHECKING
 from ..runtime.ready import readable
 from .say import say, span
 from .signals import ENDING

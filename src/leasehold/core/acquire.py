@@ -7,6 +7,7 @@ a ``Listen``, and is sent the result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ..errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
 from . import timing
@@ -18,7 +19,6 @@ from .options import Spec
 from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing, Refusal, Reply, Steps, Together
 from .registry import Registry
 from .release import abandon
-from .typed import NamedTuple
 
 
 class WrongShape(ValueError):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-
-from .typed import Any
+from typing import Any
 
 MAX_NAME = 512
 MAX_LABEL = 64

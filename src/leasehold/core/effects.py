@@ -4,9 +4,9 @@ shell carries them out."""
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from .protocol import Bell, Busy, Steps
-from .typed import Any, NamedTuple, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Effects: TypeAlias = Generator["Run | Wait | Listen", Any, T]

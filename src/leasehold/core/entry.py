@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from .protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Holding, Mismatch, Missing, Reply
 from .timing import FIRST_TERM, WAITER_TTL
-from .typed import Any
 
 _FIRST_TERM = int(FIRST_TERM * SECOND)
 _WAITER_TTL = int(WAITER_TTL * SECOND)

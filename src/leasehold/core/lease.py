@@ -5,11 +5,11 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ..errors import LeaseLost
 from . import checks
 from .options import Spec
-from .typed import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from .registry import Registry

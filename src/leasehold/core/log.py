@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-
-from .typed import Any
+from typing import Any
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from os import urandom
+from typing import Any, NamedTuple
 
 from . import checks, timing
 from .protocol import SECOND, Ask, Store
-from .typed import Any, NamedTuple
 
 _DEFAULTS: Mapping[str, Any] = {
     "ttl": timing.DEFAULT_TTL,

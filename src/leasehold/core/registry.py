@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..errors import ShuttingDown
 from ..model import Counters, Event
@@ -18,7 +19,6 @@ from .lease import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, BaseLease,
 from .log import DEBUG, INFO, WARNING, heard, log
 from .options import LOCK_OPTIONS, Spec, make_spec
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
-from .typed import Any, TypeVar
 
 L = TypeVar("L", bound=BaseLease)
 

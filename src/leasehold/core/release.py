@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import StoreError, StoreUnavailable
 from . import timing
@@ -12,7 +13,6 @@ from .log import WARNING, log
 from .options import Spec
 from .protocol import SECOND, Ask
 from .registry import Registry
-from .typed import Any
 
 
 def owed(core: Registry, ask: Ask) -> Unsettled:

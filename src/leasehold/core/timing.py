@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import checks
-from .typed import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import random

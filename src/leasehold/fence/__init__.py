@@ -10,9 +10,9 @@ else that can compare and set.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from typing import Any, Protocol
 
 from ..core.lease import BaseLease
-from ..core.typed import Any, Protocol
 from ..errors import LeaseLost
 
 __all__ = ["AsyncCell", "Cell", "StaleToken", "part", "swap", "swap_async", "token"]

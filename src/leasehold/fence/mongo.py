@@ -7,9 +7,9 @@ fence.mongo.check(result, lease)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..core.lease import BaseLease
-from ..core.typed import Any
 from . import StaleToken, token
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from ..core.lease import BaseLease
-from ..core.typed import Any, TypeAlias
 from . import StaleToken, token
 
 Command: TypeAlias = "Sequence[str | bytes | int | float]"

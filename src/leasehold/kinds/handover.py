@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
 from ..core import checks, timing
 from ..core.lease import BaseLease
 from ..core.options import Spec
 from ..core.registry import READERS
-from ..core.typed import TYPE_CHECKING, Any
 from ..stores.common import forms
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from typing import TYPE_CHECKING
 
 from ..core import clock
 from ..core.log import ERROR, log
-from ..core.typed import TYPE_CHECKING
 from .timer import timer
 
 if TYPE_CHECKING:

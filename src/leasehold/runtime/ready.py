@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import select
 from types import BuiltinFunctionType
-
-from ..core.typed import TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from socket import socket

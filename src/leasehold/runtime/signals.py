@@ -13,12 +13,12 @@ import os
 import signal
 import threading
 import time
+from typing import TYPE_CHECKING, Any
 
 from ..core import timing
 from ..core.drain import LOOK, drain
 from ..core.log import ERROR, INFO, log
 from ..core.registry import Registry
-from ..core.typed import TYPE_CHECKING, Any
 from ..errors import ShuttingDown
 from .thread_start import Life, start_thread
 from .wakeups import ThreadBell

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import weakref
+from typing import TYPE_CHECKING
 
 from ..core.log import ERROR, log
-from ..core.typed import TYPE_CHECKING
 from .thread_start import start_thread
 from .wakeups import ThreadBell
 

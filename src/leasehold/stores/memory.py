@@ -6,11 +6,11 @@ import bisect
 import os
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 from ..core import clock
 from ..core.protocol import Busy, Opened, Steps, T, refuse_options, run_steps
-from ..core.typed import Any
 from .common.entries import Alive, JointEntryStore, Page, Read, ReadNote, Ring, Row, Swap, SwapAll, Tidy, WriteNote
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ..core.log import ERROR, log
-from ..core.typed import Any
 from ..model import Event
 
 

@@ -9,10 +9,10 @@ import asyncio
 import weakref
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any, Self
 
 from ..core import keeper, release
 from ..core.lease import HANDED_OVER, RELEASED, BaseLease, enter, leave
-from ..core.typed import Any, Self
 from ..errors import LeaseLost, StoreError
 from .runner import TaskRegistry
 

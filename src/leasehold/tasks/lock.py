@@ -7,11 +7,11 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import checks
 from ..core.lease import pop_block
 from ..core.options import Spec
-from ..core.typed import TYPE_CHECKING, Any, TypeVar
 from ..errors import AcquireTimeout, StoreUnavailable
 from .lease import Lease
 

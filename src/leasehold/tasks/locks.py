@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..connect import resolve
 from ..core import checks, listing
 from ..core.protocol import Holding
-from ..core.typed import TYPE_CHECKING, Any
 from ..model import Counters, Event, LeaseInfo, LockMetrics
 from .lease import Lease
 from .lock import Acquiring, Lock

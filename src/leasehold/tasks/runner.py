@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
 
 from ..core import acquire, keeper, release, timing
 from ..core.effects import Effects, Listen, Run, Wait
@@ -16,7 +17,6 @@ from ..core.log import ERROR, WARNING, log
 from ..core.options import Spec
 from ..core.protocol import Ask, Store, TaskDriver, await_steps
 from ..core.registry import Registry
-from ..core.typed import Any, TypeVar
 from ..model import Event
 from ..runtime.wakeups import ThreadBell
 from .events import Teller

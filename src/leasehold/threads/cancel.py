@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 from _thread import allocate_lock
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from ..core import clock
-from ..core.typed import Any, TypeVar
 from ..errors import AcquireCancelled
 from ..runtime.thread_start import start_thread
 from ..runtime.wakeups import ThreadBell

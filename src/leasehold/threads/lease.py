@@ -6,11 +6,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any, Self
 
 from ..core import clock, keeper, release
 from ..core.lease import HANDED_OVER, BaseLease, enter, leave
 from ..core.log import ERROR, log
-from ..core.typed import Any, Self
 from ..errors import LeaseLost, StoreError
 from ..runtime.thread_start import aside
 from ..runtime.timer import NAP

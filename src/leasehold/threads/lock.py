@@ -6,11 +6,11 @@ import functools
 import threading
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..core import checks
 from ..core.lease import leave, pop_block
 from ..core.options import Spec
-from ..core.typed import TYPE_CHECKING, Any, TypeVar
 from ..errors import AcquireTimeout, StoreError, StoreUnavailable
 from .lease import Lease
 

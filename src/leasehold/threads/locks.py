@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from ..core import checks, listing
 from ..core.protocol import Holding
-from ..core.typed import TYPE_CHECKING, Any
 from ..model import Counters, Event, LeaseInfo, LockMetrics
 from .lease import Lease
 from .lock import Lock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ..core import acquire, keeper, release, timing
 from ..core.effects import Effects, Listen, Run, Wait
@@ -12,7 +13,6 @@ from ..core.log import ERROR, log
 from ..core.options import Spec
 from ..core.protocol import Ask, Store, ThreadDriver
 from ..core.registry import Registry
-from ..core.typed import Any, TypeVar
 from ..model import Event
 from ..runtime.thread_start import Life, aside, start_thread
 from ..runtime.wakeups import ThreadBell

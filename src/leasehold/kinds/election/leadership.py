@@ -6,6 +6,8 @@ stop ``stop_before`` seconds before the deadline, so that it has stopped when an
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...core import timing
 from ...core.effects import Effects, Run, Wait
 from ...core.lease import BaseLease
@@ -14,7 +16,6 @@ from ...core.log import ERROR, INFO, log
 from ...core.options import Spec
 from ...core.protocol import Bell
 from ...core.registry import Registry
-from ...core.typed import Any
 from ...errors import LeaseLost, StoreUnavailable
 from ...model import LeaseInfo
 

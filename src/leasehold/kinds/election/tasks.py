@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
 
 from ...core import checks
 from ...core.effects import RETRY
-from ...core.typed import Any, TypeVar
 from ...errors import LeaseLost, ShuttingDown, StoreUnavailable
 from ...model import LeaseInfo
 from ...tasks.lease import Lease

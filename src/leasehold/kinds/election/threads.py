@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from ...core import checks
 from ...core.effects import RETRY
-from ...core.typed import Any, TypeVar
 from ...errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
 from ...model import LeaseInfo
 from ...runtime.thread_start import start_thread

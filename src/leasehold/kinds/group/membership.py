@@ -7,6 +7,7 @@ time after which a silent member has failed. So a group works on every store tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...core import checks, timing
 from ...core.effects import Effects, Run, Wait
@@ -16,7 +17,6 @@ from ...core.log import ERROR, INFO, WARNING, log
 from ...core.options import Spec
 from ...core.protocol import Bell, Holding
 from ...core.registry import Registry
-from ...core.typed import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from ...errors import StoreUnavailable
 from ...model import LeaseInfo
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from ...core.log import ERROR, log
-from ...core.typed import Any
 from ...model import LeaseInfo
 from ...tasks.lease import Lease
 from ...tasks.runner import TaskRegistry

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...core.log import ERROR, log
-from ...core.typed import Any
 from ...model import LeaseInfo
 from ...runtime.thread_start import start_thread
 from ...threads.lease import Lease

@@ -6,12 +6,12 @@ What is done with the leases one after the other is written here once, as genera
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from typing import Any, TypeAlias
 
 from ...core import release, timing
 from ...core.lease import BaseLease
 from ...core.options import Spec
 from ...core.registry import Registry
-from ...core.typed import Any, TypeAlias
 from ...errors import AcquireTimeout, StoreError
 from .joint_lease import Joint
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from ...core.lease import OFFERED, RELEASED, TAKEN, BaseLease, Claim
 from ...core.options import Spec
 from ...core.registry import Registry
-from ...core.typed import Any
 
 
 class Joint(BaseLease):

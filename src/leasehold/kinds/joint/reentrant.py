@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import MutableMapping
+from typing import Any, TypeAlias
 
 from ...core.lease import BaseLease
-from ...core.typed import Any, TypeAlias
 from .joint_lease import Joint
 
 ENTERING = 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...core import release
 from ...core.lease import BaseLease
 from ...core.options import Spec
 from ...core.protocol import await_steps
-from ...core.typed import TYPE_CHECKING, Any
 from ...tasks.lease import Lease
 from ...tasks.lock import Acquiring, Lock
 from ...tasks.locks import Locks

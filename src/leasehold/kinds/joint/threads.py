@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...core import release
 from ...core.lease import BaseLease
 from ...core.options import Spec
 from ...core.protocol import run_steps
-from ...core.typed import TYPE_CHECKING, Any
 from ...threads.lease import Lease
 from ...threads.lock import Lock
 from ...threads.locks import Locks

@@ -8,13 +8,13 @@ name, and read the outcome when they acquire it.
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...core import checks, timing
 from ...core.effects import RETRY, Effects, Run, Wait
 from ...core.lease import BaseLease
 from ...core.log import ERROR, INFO, WARNING, log
 from ...core.registry import Registry
-from ...core.typed import TYPE_CHECKING, Any, NamedTuple
 from ...errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
 from ...stores.common import forms
 

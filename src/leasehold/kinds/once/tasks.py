@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from ...core import checks
 from ...core.options import Spec
-from ...core.typed import Any
 from ...errors import LeaseLost
 from ...tasks.lease import Lease
 from ...tasks.lock import Lock

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ...core import checks
 from ...core.options import Spec
-from ...core.typed import Any
 from ...threads.lease import Lease
 from ...threads.lock import Lock
 from ...threads.locks import Locks

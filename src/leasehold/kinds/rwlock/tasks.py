@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...core.typed import Any
+from typing import Any
+
 from ...tasks.lock import Lock
 from ...tasks.locks import Locks
 

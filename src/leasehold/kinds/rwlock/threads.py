@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...core.typed import Any
+from typing import Any
+
 from ...threads.lock import Lock
 from ...threads.locks import Locks
 

@@ -7,6 +7,7 @@ changed; otherwise it starts over. A swap fails only because another one succeed
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ...core.checks import MAX_NAME
 from ...core.entry import Entry
@@ -27,7 +28,6 @@ from ...core.protocol import (
     Together,
 )
 from ...core.timing import WAITER_TTL
-from ...core.typed import Any, NamedTuple
 from ...errors import StoreError, StoreNotReady
 from . import forms
 

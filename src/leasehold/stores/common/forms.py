@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 from ...core import checks
 from ...core.entry import RESTING, WAITING, Entry
 from ...core.protocol import SECOND
 from ...core.timing import LONGEST_TTL
-from ...core.typed import Any
 from ...errors import StoreNotReady
 
 MOST = 1 << 62

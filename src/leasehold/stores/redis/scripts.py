@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha1
 from importlib.resources import files
-
-from ...core.typed import NamedTuple
+from typing import NamedTuple
 
 _FOLDER = files(__package__)
 

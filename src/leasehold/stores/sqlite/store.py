@@ -20,11 +20,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from ...core import clock
 from ...core.log import WARNING, log
 from ...core.protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
-from ...core.typed import Any
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..common import forms
 from ..common.entries import (

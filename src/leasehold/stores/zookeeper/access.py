@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
@@ -10,7 +11,6 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import int_struct, read_string
 from kazoo.security import Permissions
 
-from ...core.typed import Any, NamedTuple
 from ..common.findings import ERROR, OK, WARNING, Finding
 from .session import quiet
 from .url import Address

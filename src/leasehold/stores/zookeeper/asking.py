@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
 from ...core import clock, timing
 from ...core.protocol import BROKEN, SECOND, Ask, Busy, Grant, Mismatch, Missing, Reply, Steps
-from ...core.typed import Any
 from . import nodes, watching
 from .nodes import Node, View, view
 from .placing import Placing

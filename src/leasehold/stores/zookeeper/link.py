@@ -11,13 +11,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
 from ...core import clock, timing
 from ...core.log import WARNING, log
 from ...core.protocol import SECOND
-from ...core.typed import Any
 from ...errors import StoreNotReady, StoreUnavailable
 from ...runtime.thread_start import Life, start_thread
 from ...runtime.wakeups import ThreadBell

@@ -20,12 +20,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 from zlib import crc32
 
 from ...core import checks
 from ...core.protocol import SECOND, Ask, Holding
-from ...core.typed import Any, NamedTuple
 from ...errors import StoreNotReady
 from ..common.forms import LONGEST, MOST, is_data, is_number
 

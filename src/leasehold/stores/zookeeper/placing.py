@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
 from ...core.protocol import BROKEN, GONE, Steps
-from ...core.typed import Any
 from . import nodes
 from .reading import Reading
 from .requests import Call, Calls, Multi, delete, get

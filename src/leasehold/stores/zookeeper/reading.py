@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from kazoo.exceptions import NoAuthError, NoNodeError
 
 from ...core.log import WARNING, log
 from ...core.protocol import Holding, Steps
-from ...core.typed import Any
 from ...errors import StoreNotReady, StoreUnavailable
 from . import nodes
 from .link import Link

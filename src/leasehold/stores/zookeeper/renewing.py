@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from ...core import clock
 from ...core.protocol import GONE, RENEWED, SECOND, Renewal, Steps
-from ...core.typed import Any, NamedTuple
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from .requests import LARGEST, Call, Calls, Each, Multi
 from .session import Session

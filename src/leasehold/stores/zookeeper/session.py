@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import Exists, int_struct, long_struct, write_string
@@ -15,7 +16,6 @@ from kazoo.security import OPEN_ACL_UNSAFE
 
 from ...core import clock
 from ...core.log import DEBUG, log
-from ...core.typed import TYPE_CHECKING, Any
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..common.reentry import inside
 from ..common.sockets import hang_up

@@ -8,12 +8,12 @@ if anybody is there at one of them. Nobody sees a name missing or taken in betwe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
 from ...core import clock
 from ...core.protocol import SECOND, Ask, Grant, Mismatch, Refusal, Steps, Together
-from ...core.typed import Any
 from . import nodes
 from .asking import Asking
 from .nodes import view

@@ -7,9 +7,9 @@ counts is the latest move that is known of, and the latest version of the node t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from ...core import clock, timing
-from ...core.typed import Any, NamedTuple
 from . import nodes
 from .session import Session
 

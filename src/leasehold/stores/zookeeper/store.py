@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from ...core import clock
 from ...core.protocol import SECOND, Steps
-from ...core.typed import Any
 from . import nodes
 from .link import Link
 from .renewing import Renewing

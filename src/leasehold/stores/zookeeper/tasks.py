@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, await_steps
-from ...core.typed import Any
 from ...errors import StoreError, StoreUnavailable
 from .link import Link
 from .requests import Calls, Each, Up

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import getgeneratorlocals
+from typing import Any
 
 from kazoo.exceptions import KazooException
 
 from ...core import clock
 from ...core.protocol import Ask, Busy, Steps, T, run_steps
-from ...core.typed import Any
 from ...errors import StoreError, StoreUnavailable
 from ..common.main_thread import MainThread
 from ..common.turns import Turns

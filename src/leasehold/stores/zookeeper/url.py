@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
-
-from ...core.typed import Any, NamedTuple
 
 PORT = 2181
 _FILES = ("ca", "certfile", "keyfile", "keyfile_password")

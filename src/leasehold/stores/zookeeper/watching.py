@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import EventType
 
 from ...core.protocol import Busy
-from ...core.typed import TYPE_CHECKING, Any
 from ..common.reentry import inside
 from . import nodes
 from .requests import get
