@@ -50,11 +50,23 @@ class Spec(NamedTuple):
 
     def ask(self, owner: str, queue: bool) -> Ask:
         """The request of one acquire, with a new attempt id."""
-        # Hot path: unpacking all fields at once is faster than ten attribute lookups.
-        name, kind, _, data, timing, _, _, _, fair, _, _, shape, limit, weight, heir = self
-        ttl, rest = int(timing.ttl * SECOND), int(timing.min_hold * SECOND)
-        attempt, kept = urandom(16).hex(), timing.kept
-        return Ask._make((name, attempt, owner, kind, data, ttl, rest, shape, limit, weight, fair, queue, kept, heir))
+        timing = self.timing
+        return Ask(
+            name=self.name,
+            attempt=urandom(16).hex(),
+            owner=owner,
+            kind=self.kind,
+            data=self.data_text,
+            ttl=int(timing.ttl * SECOND),
+            rest=int(timing.min_hold * SECOND),
+            shape=self.shape,
+            limit=self.limit,
+            weight=self.weight,
+            fair=self.fair,
+            queue=queue,
+            kept=timing.kept,
+            heir=self.heir,
+        )
 
 
 def make_spec(

@@ -77,7 +77,7 @@ class Form:
         ready = self._start
         for arg in args:
             ready += b"$%d\r\n%b\r\n" % (len(arg), arg)
-        return Call._make((self._script, self._keys, args + self._rest, ready + self._end, False))
+        return Call(self._script, self._keys, args + self._rest, ready + self._end)
 
 
 _RECORD = ("fields", "record")

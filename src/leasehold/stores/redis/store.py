@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from ...core import clock
-from ...core.lease import Unsettled
+from ...core.claim import Unsettled
 from ...core.log import WARNING, log
 from ...core.protocol import (
     BROKEN,
@@ -161,7 +161,7 @@ class RedisStore:
             raise
         if reply[0] == 1:
             gone = read_holding(ask.name, reply[3:]) if len(reply) > 3 else None
-            return Grant._make((reply[1], None, gone, None, None))
+            return Grant(reply[1], taken_from=gone)
         match reply[0]:
             case 0:
                 _, at, now, soon, left, *fields = reply
