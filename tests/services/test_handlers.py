@@ -13,7 +13,7 @@ import pytest
 import leasehold
 import leasehold.core.timing
 import leasehold.runtime.signals
-from leasehold.core.lease import DRAINED
+from leasehold.core.claim import DRAINED
 
 from .service import LIMIT, sides
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from leasehold import AcquireTimeout, LeaseLost, ShuttingDown, StoreUnavailable, aio
-from leasehold.core.lease import EXPIRED
+from leasehold.core.claim import EXPIRED
 
 from .resource import Counter
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from leasehold import AcquireTimeout, LeaseLost, ShuttingDown, StoreError, StoreUnavailable, aio
 from leasehold.core import timing
+from leasehold.core.claim import EXPIRED, OVERHELD, SILENT, TAKEN
 from leasehold.core.drain import UNWIND
-from leasehold.core.lease import EXPIRED, OVERHELD, SILENT, TAKEN
 from leasehold.testing.history import LATE
 from leasehold.testing.virtual import VirtualRegistry
 

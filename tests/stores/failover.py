@@ -18,7 +18,7 @@ from typing import Any
 import leasehold
 from leasehold import aio
 from leasehold.core import clock
-from leasehold.core.lease import TAKEN
+from leasehold.core.claim import TAKEN
 from leasehold.testing.api import Api, Tasks, Threads, make_api
 from leasehold.testing.handles import Lease, Locks, eventually
 

@@ -19,7 +19,7 @@ from test_sql_doctor_faults import Replicating, ReplicatingMySQL, follow
 
 import leasehold
 from leasehold import StoreNotReady, fence
-from leasehold.core.lease import TAKEN
+from leasehold.core.claim import TAKEN
 from leasehold.fence.sql import Fences
 from leasehold.stores.sql import admin as sql_admin
 from leasehold.testing.handles import eventually

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from ..errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
 from . import timing
+from .claim import NOT_THERE, Claim
 from .effects import RETRY, Effects, Listen, Run, Wait
-from .lease import NEVER, NOT_THERE, Claim
+from .lease import NEVER
 from .listing import info
 from .log import shown
 from .options import Spec

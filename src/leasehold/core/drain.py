@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from . import timing
+from .claim import DRAINED, RELEASED
 from .effects import Effects, Wait
 from .keeper import give_up
-from .lease import DRAINED, RELEASED, BaseLease
+from .lease import BaseLease
 from .log import ERROR, INFO, WARNING, log
 from .registry import Registry
 

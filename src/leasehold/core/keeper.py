@@ -7,8 +7,9 @@ from itertools import islice
 
 from ..errors import StoreError, StoreUnavailable
 from . import timing
+from .claim import CLOSED, INTERRUPTED, RELEASED, TAKEN
 from .effects import RETRY, Effects, Listen, Run, Wait
-from .lease import CLOSED, INTERRUPTED, RELEASED, TAKEN, BaseLease
+from .lease import BaseLease
 from .log import DEBUG, ERROR, log
 from .protocol import BROKEN, RENEWED, SECOND, Bell, Renewal
 from .registry import Registry

@@ -5,57 +5,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from ..errors import LeaseLost
 from . import checks
+from .claim import EXPIRED, OFFERED, OVERHELD, RELEASED, SILENT, Claim
 from .options import Spec
-
-if TYPE_CHECKING:
-    from .registry import Registry
-
-RELEASED = "released"
-"""How a lease ends well. Any other end is a reason of loss."""
-EXPIRED = "it expired: no renewal succeeded before its deadline"
-TAKEN = "the store reports that this lease no longer holds the name"
-INTERRUPTED = "it was broken by an operator"
-OFFERED = "it was handed over with transfer(): another process may hold it now"
-HANDED_OVER = "it was handed over with transfer(), and another process has taken it over"
-NOT_THERE = "it cannot be taken over: it was released, has expired, or was taken over before"
-CLOSED = "its Locks was closed while the lease was held"
-DRAINED = "its Locks was drained, and the lease was still held when the grace period ended"
-FORKED = "this process is a fork: the lease belongs to the parent process"
-OVERHELD = "max_hold was reached, so renewal stopped"
-SILENT = "no beat() came within beat_every, so renewal stopped"
-
+from .registry import Registry
 
 NEVER = float("inf")
 K = TypeVar("K")
 L = TypeVar("L", bound="BaseLease")
-
-
-class Claim(NamedTuple):
-    """The frozen record of one grant."""
-
-    name: str
-    attempt: str
-    token: int
-    hint: Any
-    until: float
-    """When the store forgets it by itself, on the local clock, if it is not renewed."""
-
-    def owed(self) -> Unsettled:
-        return Unsettled(self.name, self.attempt, self.until, self.token)
-
-
-class Unsettled(NamedTuple):
-    """What is to be given back in the background; after ``until`` the store has forgotten it by itself."""
-
-    name: str
-    attempt: str
-    until: float
-    token: int | None = None
-    """Known when it was held: then it is released, with ``min_hold``; else the attempt is abandoned."""
 
 
 class BaseLease:

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import ShuttingDown
 from ..model import Counters, Event
@@ -15,12 +15,15 @@ from ..runtime.thread_start import aside
 from ..runtime.timer import timer
 from ..runtime.wakeups import refuse_late_patch
 from . import checks, clock, timing
-from .lease import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, BaseLease, Unsettled
+from .claim import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, Unsettled
 from .log import DEBUG, INFO, WARNING, heard, log
 from .options import LOCK_OPTIONS, Spec, make_spec
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
 
-L = TypeVar("L", bound=BaseLease)
+if TYPE_CHECKING:
+    from .lease import BaseLease
+
+L = TypeVar("L", bound="BaseLease")
 
 _KIND_OPTIONS = ("ttl", "renew_every", "drift", "max_renew_failures", "data", "kind")
 _OF_LOCKS_ALONE = ("timeout", "max_hold", "min_hold", "beat_every")

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..errors import StoreError, StoreUnavailable
 from . import timing
+from .claim import RELEASED, Unsettled
 from .effects import Effects, Run
-from .lease import RELEASED, BaseLease, Unsettled
+from .lease import BaseLease
 from .log import WARNING, log
 from .options import Spec
 from .protocol import SECOND, Ask

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..core import checks, timing
 from ..core.lease import BaseLease
 from ..core.options import Spec
-from ..core.registry import READERS
+from ..core.registry import READERS, Registry
 from ..stores.common import forms
-
-if TYPE_CHECKING:
-    from ..core.registry import Registry
 
 FORMAT = 1
 PREFIX = "leasehold-"
@@ -21,9 +20,6 @@ PREFIX = "leasehold-"
 def promise(lease: BaseLease) -> str:
     """The text of ``transfer``. Before the text exists, the lease stops being trusted. The end of its block will not
     release it."""
-    import base64
-    import json
-
     core, spec, claim = lease._core, lease._spec, lease._claim
     lease._offer()
     fields = (core.namespace, claim.name, claim.attempt, claim.token, spec.shape, spec.limit, spec.weight)
@@ -41,9 +37,6 @@ def check(lease: BaseLease) -> None:
 def heir_spec(core: Registry, text: str, options: dict[str, Any]) -> Spec:
     """The options of the acquire that takes the lease over. ``options`` are those of ``lock``. Raises ValueError or
     TypeError."""
-    import base64
-    import json
-
     core.need("heir")
     if not isinstance(text, str):
         raise TypeError(f"accept() takes the str that transfer() returned, not {type(text).__name__}")

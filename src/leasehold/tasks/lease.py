@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..core import keeper, release
-from ..core.lease import HANDED_OVER, RELEASED, BaseLease, enter, leave
+from ..core.claim import HANDED_OVER, RELEASED
+from ..core.lease import BaseLease, enter, leave
 from ..errors import LeaseLost, StoreError
+from ..kinds import handover
 from .runner import TaskRegistry
 
 
@@ -58,8 +60,6 @@ class Lease(BaseLease):
 
     async def transfer(self) -> str:
         """A text with which another process takes this lease over. See :meth:`leasehold.Lease.transfer`."""
-        from ..kinds import handover
-
         handover.check(self)
         await self._core.drive(keeper.renew(self._core, self, None, offered=True))
         return handover.promise(self)

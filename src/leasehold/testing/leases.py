@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..core import clock, keeper
+from ..core.claim import RELEASED
 from ..core.effects import Effects
-from ..core.lease import RELEASED, BaseLease
+from ..core.lease import BaseLease
 from ..core.protocol import RENEWED, SECOND, Renewal, Steps, Store, run_steps
 from ..core.registry import Registry
 from ..errors import LeaseLost, StoreError

@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..core import clock, keeper, release
-from ..core.lease import HANDED_OVER, BaseLease, enter, leave
+from ..core.claim import HANDED_OVER
+from ..core.lease import BaseLease, enter, leave
 from ..core.log import ERROR, log
 from ..errors import LeaseLost, StoreError
+from ..kinds import handover
 from ..runtime.thread_start import aside
 from ..runtime.timer import NAP
 from ..runtime.wakeups import ThreadBell
@@ -57,8 +59,6 @@ class Lease(BaseLease):
         Renewed first, so that there is a whole ttl for that, and renewed on to the end of its block. From now on this
         lease can be trusted no longer: another may have it. ``on_lost`` is told when it is taken. The end of its
         block no longer gives it back; ``release`` does, and so takes the offer back."""
-        from ..kinds import handover
-
         handover.check(self)
         self._core.drive(keeper.renew(self._core, self, None, offered=True))
         return handover.promise(self)

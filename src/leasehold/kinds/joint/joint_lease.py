@@ -9,7 +9,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from ...core.lease import OFFERED, RELEASED, TAKEN, BaseLease, Claim
+from ...core.claim import OFFERED, RELEASED, TAKEN, Claim
+from ...core.lease import BaseLease
 from ...core.options import Spec
 from ...core.registry import Registry
 

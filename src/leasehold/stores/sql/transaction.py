@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from ...core.lease import TAKEN
+from ...core.claim import TAKEN
 from ...errors import AcquireTimeout, LeaseLost
 from . import callers as sql_callers
 from .dialect import Result, Statement
