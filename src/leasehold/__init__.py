@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .connect import connect
-
 if TYPE_CHECKING:
     from . import aio as aio
     from . import fence as fence
@@ -22,21 +20,28 @@ if TYPE_CHECKING:
         StoreNotReady,
         StoreUnavailable,
     )
-    from .kinds.election.threads import Term
+    from .kinds.election.threads import Election, Term
     from .kinds.group.membership import Member
+    from .kinds.group.threads import Group
+    from .kinds.joint.threads import AllOf
     from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
+    from .kinds.once.threads import Once
+    from .kinds.rwlock.threads import RWLock
     from .model import Counters, Event, LeaseInfo, LockMetrics
     from .threads.lease import Lease
     from .threads.lock import Lock
-    from .threads.locks import Locks
+    from .threads.locks import Locks, connect
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AcquireCancelled",
     "AcquireTimeout",
+    "AllOf",
     "Counters",
+    "Election",
     "Event",
+    "Group",
     "Lease",
     "LeaseInfo",
     "LeaseLost",
@@ -45,9 +50,11 @@ __all__ = [
     "LockMetrics",
     "Locks",
     "Member",
+    "Once",
     "OnceFailed",
     "Outcome",
     "Preset",
+    "RWLock",
     "ShuttingDown",
     "StoreError",
     "StoreNotReady",
@@ -58,22 +65,29 @@ __all__ = [
     "current",
 ]
 
-# Loaded when first asked for: `import leasehold` costs a millisecond, and the command starts the sooner.
+# Loaded at the first use: every pytest run imports this package for the plugin, perhaps before gevent replaces locks;
+# and `leasehold run` starts its two processes before it loads the rest. asyncio is loaded only for who uses `aio`.
 _HOMES = {
-    "Lease": "threads.lease",
-    "Lock": "threads.lock",
-    "Locks": "threads.locks",
+    "AllOf": "kinds.joint.threads",
     "Counters": "model",
+    "Election": "kinds.election.threads",
     "Event": "model",
+    "Group": "kinds.group.threads",
+    "Lease": "threads.lease",
     "LeaseInfo": "model",
+    "Lock": "threads.lock",
     "LockMetrics": "model",
-    "Preset": "core.timing",
-    "current": "core.lease",
-    "Term": "kinds.election.threads",
+    "Locks": "threads.locks",
     "Member": "kinds.group.membership",
+    "Once": "kinds.once.threads",
     "OnceFailed": "kinds.once.outcomes",
     "Outcome": "kinds.once.outcomes",
+    "Preset": "core.timing",
+    "RWLock": "kinds.rwlock.threads",
+    "Term": "kinds.election.threads",
     "TooManyOutcomes": "kinds.once.outcomes",
+    "connect": "threads.locks",
+    "current": "core.lease",
 }
 _MODULES = ("aio", "fence")
 

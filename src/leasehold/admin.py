@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .connect import call, connect, given_or_default, scheme_of
 from .core import checks
 from .stores.common.findings import OK, Finding
+from .stores.urls import call, given_or_default, scheme_of
+from .threads.locks import connect
 
 # scheme without "+…": module of leasehold.stores with doctor(url) -> list[Finding]
 _DOCTORS: Mapping[str, str] = {

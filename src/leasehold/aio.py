@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .core.lease import current
 from .core.timing import Preset
 from .errors import (
@@ -16,21 +14,26 @@ from .errors import (
     StoreNotReady,
     StoreUnavailable,
 )
+from .kinds.election.tasks import Election, Term
+from .kinds.group.membership import Member
+from .kinds.group.tasks import Group
+from .kinds.joint.tasks import AllOf
+from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
+from .kinds.once.tasks import Once
+from .kinds.rwlock.tasks import RWLock
 from .model import Counters, Event, LeaseInfo, LockMetrics
 from .tasks.lease import Lease
 from .tasks.lock import Lock
 from .tasks.locks import Locks, connect
 
-if TYPE_CHECKING:
-    from .kinds.election.tasks import Term
-    from .kinds.group.membership import Member
-    from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
-
 __all__ = [
     "AcquireCancelled",
     "AcquireTimeout",
+    "AllOf",
     "Counters",
+    "Election",
     "Event",
+    "Group",
     "Lease",
     "LeaseInfo",
     "LeaseLost",
@@ -39,9 +42,11 @@ __all__ = [
     "LockMetrics",
     "Locks",
     "Member",
+    "Once",
     "OnceFailed",
     "Outcome",
     "Preset",
+    "RWLock",
     "ShuttingDown",
     "StoreError",
     "StoreNotReady",
@@ -51,21 +56,3 @@ __all__ = [
     "connect",
     "current",
 ]
-
-# Loaded when first asked for: of most programs, never.
-_HOMES = {
-    "Term": "kinds.election.tasks",
-    "Member": "kinds.group.membership",
-    "OnceFailed": "kinds.once.outcomes",
-    "Outcome": "kinds.once.outcomes",
-    "TooManyOutcomes": "kinds.once.outcomes",
-}
-
-
-if not TYPE_CHECKING:  # or a type checker would take any name for one that is there
-
-    def __getattr__(name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(__import__(f"leasehold.{_HOMES[name]}", fromlist=[name]), name)
-        return value

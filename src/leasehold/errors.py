@@ -17,10 +17,9 @@ Wrong arguments are ``ValueError`` or ``TypeError``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .model import LeaseInfo
+from .model import LeaseInfo
 
 
 class LeaseholdError(Exception):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
 
 
 class LeaseInfo(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 import leasehold
 from leasehold import aio
 from leasehold.core.lease import BaseLease
+from leasehold.stores import urls
 
 from .blocks import ROOT
 
@@ -83,8 +84,8 @@ def _is_error(name: str) -> bool:
 
 def test_faq_explains_each_reason_of_loss() -> None:
     page = (ROOT / "docs" / "faq.md").read_text()
-    from leasehold.core import lease
+    from leasehold.core import claim
 
-    reasons = [lease.EXPIRED, lease.TAKEN, lease.INTERRUPTED, lease.CLOSED, lease.FORKED]
+    reasons = [claim.EXPIRED, claim.TAKEN, claim.INTERRUPTED, claim.CLOSED, claim.FORKED]
     assert all(f"| {reason} |" in page for reason in reasons)
     assert issubclass(leasehold.Lease, BaseLease)

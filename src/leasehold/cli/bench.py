@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from .. import aio, connect
-from ..connect import ENVIRONMENT, given_or_default
+from ..stores.urls import ENVIRONMENT, given_or_default
 from .look import Answer, as_json, table
 from .options import Options, UsageError
 from .store import checked, no_namespace

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import AsyncGenerator, Coroutine, Generator
+from functools import partial
 from typing import Any
 
 MAX_NAME = 512
@@ -49,8 +52,6 @@ def data_text(value: Any) -> str | None:
     """``value`` as JSON text of at most 4 KiB; None for None. Raises ValueError."""
     if value is None:
         return None
-    import json
-
     try:
         encoded = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         size = len(encoded.encode())  # raises UnicodeEncodeError for lone surrogates, which not every store can keep
@@ -77,8 +78,6 @@ _FLAGS = ((0x80, COROUTINE), (0x200, ASYNC_GENERATOR), (0x20, GENERATOR))
 def deferred(function: object) -> str | None:
     """What a call of the function returns instead of running its body: a coroutine, for example. None if a call runs
     the body, or that cannot be seen from the function."""
-    from functools import partial
-
     while isinstance(function, partial):
         function = function.func
     for each in (function, type(function).__call__):
@@ -118,8 +117,6 @@ def decorated(function: object, tasks: bool) -> None:
 def has_run(result: object, what: str, *, tasks: bool = False, generators: bool = False) -> None:
     """Raise TypeError, and close ``result``, if a function returned a coroutine instead of running its body; with
     ``generators``, also for a generator."""
-    from collections.abc import AsyncGenerator, Coroutine, Generator
-
     if isinstance(result, Coroutine):
         result.close()
         hint = "" if tasks else "; use leasehold.aio for async functions"

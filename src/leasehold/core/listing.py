@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from ..model import LeaseInfo, LockMetrics
@@ -27,6 +27,11 @@ def info(holding: Holding) -> LeaseInfo:
         now + timedelta(seconds=holding.expires_in),
         holding.waiters,
     )
+
+
+def first(holdings: Sequence[Holding]) -> LeaseInfo | None:
+    """Who holds a name (of several holders, the first), or None."""
+    return info(holdings[0]) if holdings else None
 
 
 def metrics(core: Registry, holdings: Iterable[Holding]) -> LockMetrics:

@@ -10,10 +10,9 @@ Times in records are integer microseconds of the *store's* clock; durations betw
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-if TYPE_CHECKING:
-    from ..errors import StoreError
+from ..errors import StoreError
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ..core.lease import BaseLease
 from ..errors import LeaseLost
+from ..kinds.joint.joint_lease import Joint
 
 __all__ = ["AsyncCell", "Cell", "StaleToken", "part", "swap", "swap_async", "token"]
 
@@ -55,7 +56,6 @@ def part(lease: BaseLease, name: str) -> BaseLease:
 
 
 def _parts(lease: BaseLease) -> Sequence[BaseLease]:
-    from ..kinds.joint.joint_lease import Joint
 
     return lease._parts if isinstance(lease, Joint) else (lease,)
 

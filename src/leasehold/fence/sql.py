@@ -19,7 +19,7 @@ With asyncio, ``await connection.run_sync(fences.check, lease)``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from sqlalchemy import (
     BigInteger,
@@ -41,6 +41,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..core import checks
@@ -48,9 +49,6 @@ from ..core.lease import BaseLease
 from ..errors import StoreNotReady
 from ..stores.sql.callers import refuse_autocommit
 from . import StaleToken, token
-
-if TYPE_CHECKING:
-    from sqlalchemy.sql.dml import ReturningUpdate
 
 U = TypeVar("U", bound=Update)
 

@@ -7,16 +7,14 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..core import checks
 from ..core.lease import pop_block
 from ..core.options import Spec
 from ..errors import AcquireTimeout, StoreUnavailable
 from .lease import Lease
-
-if TYPE_CHECKING:
-    from .locks import Locks
+from .runner import TaskRegistry
 
 # Each knows what is only marked as a coroutine function, too: asyncio has lost that to inspect.
 if sys.version_info >= (3, 12):
@@ -32,10 +30,10 @@ L = TypeVar("L", bound="Lease", covariant=True)
 class Lock:
     """A name to contend for. Holds no state of its own but the stack of open blocks: share it freely."""
 
-    def __init__(self, locks: Locks, spec: Spec) -> None:
-        self._locks = locks
-        self._core = locks._core
+    def __init__(self, core: TaskRegistry, spec: Spec, locks: object) -> None:
+        self._core = core
         self._spec = spec
+        self._locks = locks  # kept alive: a Locks that is collected gives out no more leases
         self._open: dict[asyncio.Task[Any] | None, list[Lease]] = {}
 
     @property

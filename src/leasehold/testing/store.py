@@ -8,10 +8,9 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from .. import aio
-from ..connect import connect
 from ..core.protocol import Opened
 from ..tasks.runner import TaskRegistry
-from ..threads.locks import Locks
+from ..threads.locks import Locks, connect
 from ..threads.runner import ThreadRegistry
 
 THREADS, ASYNCIO = "threads", "asyncio"

@@ -6,16 +6,14 @@ import functools
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ..core import checks
 from ..core.lease import leave, pop_block
 from ..core.options import Spec
 from ..errors import AcquireTimeout, StoreError, StoreUnavailable
 from .lease import Lease
-
-if TYPE_CHECKING:
-    from .locks import Locks
+from .runner import ThreadRegistry
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,10 +21,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Lock:
     """A name to contend for. Holds no state of its own but the stack of open ``with`` blocks: share it freely."""
 
-    def __init__(self, locks: Locks, spec: Spec) -> None:
-        self._locks = locks
-        self._core = locks._core
+    def __init__(self, core: ThreadRegistry, spec: Spec, locks: object) -> None:
+        self._core = core
         self._spec = spec
+        self._locks = locks  # kept alive: a Locks that is collected gives out no more leases
         self._open: dict[int, list[Lease]] = {}
 
     @property

@@ -3,23 +3,56 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ..core import checks, listing
+from ..core.drain import drain
 from ..core.protocol import Holding
+from ..kinds import handover
+from ..kinds.election.leadership import stopping_before
+from ..kinds.election.threads import Election
+from ..kinds.group.membership import make_spec
+from ..kinds.group.threads import Group
+from ..kinds.joint.reentrant import Holds
+from ..kinds.joint.threads import AllOf, RLock
+from ..kinds.once.outcomes import make_policy
+from ..kinds.once.threads import Once
+from ..kinds.rwlock.threads import RWLock
 from ..model import Counters, Event, LeaseInfo, LockMetrics
+from ..stores.urls import resolve
 from .lease import Lease
 from .lock import Lock
 from .runner import ThreadRegistry
 
-if TYPE_CHECKING:
-    from ..kinds.election.threads import Election
-    from ..kinds.group.threads import Group
-    from ..kinds.joint.reentrant import Holds
-    from ..kinds.joint.threads import AllOf
-    from ..kinds.once.threads import Once
-    from ..kinds.rwlock.threads import RWLock
+
+def connect(
+    url: object = None,
+    *,
+    namespace: str = "",
+    owner: str | None = None,
+    kinds: Mapping[str, object] | None = None,
+    **timing: Any,
+) -> Locks:
+    """Connect to a store. Does no I/O: the first operation does.
+
+    ``url``: the store's URL, or a client that is already connected (it is never closed here); by default
+    $LEASEHOLD_URL, else a SQLite file in the user's state folder.
+    ``namespace``: keeps applications apart that share a store. ``owner``: the name of this instance in listings and
+    logs; by default ``host_pid_random``. ``kinds``: timing presets by kind, see :class:`leasehold.Preset`.
+    ``timing``: defaults for the options of :meth:`Locks.lock` with the same names (``ttl=``, ``timeout=`` …).
+
+    Raises ValueError or TypeError for a wrong URL or option, ModuleNotFoundError if the store's driver is not
+    installed. ::
+
+        with leasehold.connect("redis://localhost:6379/0", ttl=10) as locks, locks.lock("backup") as lease:
+            lease.check()
+    """
+    opened, options = resolve(url, namespace, timing)
+    core = ThreadRegistry(
+        opened.store, opened.threads(), namespace=namespace, owner=owner, kinds=kinds, defaults=options
+    )
+    return Locks(core)
 
 
 class Locks:
@@ -78,7 +111,7 @@ class Locks:
             drift=drift,
             max_renew_failures=max_renew_failures,
         )
-        return Lock(self, spec)
+        return Lock(self._core, spec, self)
 
     def once(
         self,
@@ -94,22 +127,16 @@ class Locks:
 
         Work that fails is tried ``retries`` times again: by whoever is next, or ``retry_by="same"``. Options are those
         of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
-        from ..kinds.once.outcomes import make_policy
-        from ..kinds.once.threads import Once
-
         spec = self._core.kind_spec(name, "once", options)
-        return Once(self, spec, make_policy(self._core, version, wait, retries, retry_by))
+        return Once(self._core, spec, make_policy(self._core, version, wait, retries, retry_by), self)
 
     def election(self, name: str, *, stop_before: float | None = None, **options: Any) -> Election:
         """One leader among candidates: those who call its ``run``. ``data=`` is what others see of the leader.
 
         A leader that cannot renew its term is told to stop ``stop_before`` seconds before the term ends. Options are
         those of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
-        from ..kinds.election.leadership import stopping_before
-        from ..kinds.election.threads import Election
-
         spec = self._core.kind_spec(name, "election", options)
-        return Election(self, spec, stopping_before(spec, stop_before))
+        return Election(self._core, spec, stopping_before(spec, stop_before), self)
 
     def group(
         self,
@@ -122,40 +149,29 @@ class Locks:
     ) -> Group:
         """Members that beat every ``heartbeat`` seconds (that of the kind's preset, else 30); one that has missed
         ``misses`` beats has failed. Who comes and goes is looked for every ``look`` seconds."""
-        from ..kinds.group.membership import make_spec
-        from ..kinds.group.threads import Group
-
-        return Group(self, *make_spec(self._core, name, heartbeat, misses, kind, look))
+        return Group(self._core, *make_spec(self._core, name, heartbeat, misses, kind, look), self)
 
     def semaphore(self, name: str, *, limit: int, **options: Any) -> Lock:
         """A name that at most ``limit`` can hold at once, each with a lease of its own. Options as for :meth:`lock`."""
-        return Lock(self, self._core.semaphore_spec(name, limit, options))
+        return Lock(self._core, self._core.semaphore_spec(name, limit, options), self)
 
     def rwlock(self, name: str, **options: Any) -> RWLock:
         """Many readers or one writer: ``.read()`` and ``.write()`` are locks. Options as for :meth:`lock`."""
-        from ..kinds.rwlock.threads import RWLock
-
-        return RWLock(self, name, options)
+        return RWLock(self._core, name, options, self)
 
     def rlock(self, name: str, **options: Any) -> Lock:
         """A lock that its holder (this ``Locks``, in the same thread) can enter again. Options as for :meth:`lock`."""
-        from ..kinds.joint.threads import RLock
-
-        return RLock(self, self._core.lock_spec("rlock", name, options))
+        return RLock(self._core, self._core.lock_spec("rlock", name, options), self._holds, self)
 
     def all_of(self, *names: str, **options: Any) -> AllOf:
         """Several names, all or none. ``lease.tokens`` has the token of each. Options as for :meth:`lock`."""
-        from ..kinds.joint.threads import AllOf
-
-        return AllOf(self, self._core.all_specs(names, options))
+        return AllOf(self._core, self._core.all_specs(names, options), self)
 
     def accept(self, text: str, **options: Any) -> Lease:
         """Take over a lease with what its holder's ``transfer()`` gave, at once and with a new token.
 
         Options are those of :meth:`lock`; ttl, kind and data are the holder's unless given. Raises LeaseLost when there
         is nothing to be taken over any more."""
-        from ..kinds import handover
-
         spec = handover.heir_spec(self._core, text, options)
         return self._core.acquire(Lease, spec, spec.timeout, None)
 
@@ -167,7 +183,7 @@ class Locks:
     def inspect(self, name: str) -> LeaseInfo | None:
         """Who holds ``name`` (of several holders, the first), or None."""
         holdings = self._core.call(self._core.store.inspect(checks.name(name)))
-        return listing.info(holdings[0]) if holdings else None
+        return listing.first(holdings)
 
     def break_lease(self, name: str, force: bool = False) -> bool:
         """Take a lease from its holder. False when nobody holds it.
@@ -197,8 +213,6 @@ class Locks:
     def drain(self, grace: float = 300) -> list[str]:
         """Go out of service: no new leases (``ShuttingDown``), wait up to ``grace`` seconds for those that are held,
         mark what remains as lost, give it back, leave the groups. Returns the names of what had to be given up."""
-        from ..core.drain import drain
-
         return self._core.drive(drain(self._core, grace))
 
     def drain_on_signals(self, grace: float = 300) -> None:

@@ -6,8 +6,6 @@ stop ``stop_before`` seconds before the deadline, so that it has stopped when an
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...core import timing
 from ...core.effects import Effects, Run, Wait
 from ...core.lease import BaseLease
@@ -119,10 +117,10 @@ class BaseElection:
 
     _core: Registry
 
-    def __init__(self, locks: Any, spec: Spec, stop_before: float) -> None:
-        self._locks = locks
-        self._core = locks._core
+    def __init__(self, core: Registry, spec: Spec, stop_before: float, locks: object) -> None:
+        self._core = core
         self._spec = spec
+        self._locks = locks  # kept alive: a Locks that is collected gives out no more leases
         self._before = stop_before
         self._start_anew()
 

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
-from ...core import checks
+from ...core import checks, listing
 from ...core.effects import RETRY
 from ...errors import LeaseLost, ShuttingDown, StoreUnavailable
 from ...model import LeaseInfo
 from ...tasks.lease import Lease
-from ...tasks.locks import Locks
 from ...tasks.runner import TaskRegistry
 from .leadership import BaseElection, BaseTerm, next_leader, watch
 
@@ -44,7 +43,6 @@ def _give_back(standing: asyncio.Future[Lease]) -> None:
 class Election(BaseElection):
     """One leader among those who call :meth:`run`."""
 
-    _locks: Locks
     _core: TaskRegistry
 
     def _start_anew(self) -> None:
@@ -137,7 +135,7 @@ class Election(BaseElection):
 
     async def leader(self) -> LeaseInfo | None:
         """The current leader (``owner``, ``token``, ``data``), or None."""
-        return await self._locks.inspect(self.name)
+        return listing.first(await self._core.call(self._core.store.inspect(self.name)))
 
     async def observe(self) -> AsyncIterator[LeaseInfo | None]:
         """Yield the current leader, then each new one; None while nobody leads. Reads the store once a second.

@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ...core import checks
+from ...core import checks, listing
 from ...core.effects import RETRY
 from ...errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
 from ...model import LeaseInfo
 from ...runtime.thread_start import start_thread
 from ...threads.cancel import Cancel, Stop
 from ...threads.lease import Lease
-from ...threads.locks import Locks
 from ...threads.runner import ThreadRegistry
 from .leadership import BaseElection, BaseTerm, next_leader, watch
 
@@ -38,7 +37,6 @@ class Term(BaseTerm):
 class Election(BaseElection):
     """One leader among those who call :meth:`run`."""
 
-    _locks: Locks
     _core: ThreadRegistry
 
     def _start_anew(self) -> None:
@@ -113,7 +111,7 @@ class Election(BaseElection):
 
     def leader(self) -> LeaseInfo | None:
         """The current leader (``owner``, ``token``, ``data``), or None."""
-        return self._locks.inspect(self.name)
+        return listing.first(self._core.call(self._core.store.inspect(self.name)))
 
     def observe(self, cancel: threading.Event | None = None) -> Iterator[LeaseInfo | None]:
         """Yield the current leader, then each new one; None while nobody leads. Reads the store once a second.

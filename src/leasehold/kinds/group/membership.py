@@ -7,7 +7,8 @@ time after which a silent member has failed. So a group works on every store tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from datetime import datetime
+from typing import Any, NamedTuple, TypeAlias
 
 from ...core import checks, timing
 from ...core.effects import Effects, Run, Wait
@@ -19,9 +20,6 @@ from ...core.protocol import Bell, Holding
 from ...core.registry import Registry
 from ...errors import StoreUnavailable
 from ...model import LeaseInfo
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 SHAPE, ROOM = "group", 1_000_000
 JOINED, LEFT, FAILED = "joined", "left", "failed"
@@ -237,10 +235,10 @@ class BaseGroup:
     _core: Registry
     _watch: Watch | None = None
 
-    def __init__(self, locks: Any, spec: Spec, look: float) -> None:
-        self._locks = locks
-        self._core = locks._core
+    def __init__(self, core: Registry, spec: Spec, look: float, locks: object) -> None:
+        self._core = core
         self._spec = spec
+        self._locks = locks  # kept alive: a Locks that is collected gives out no more leases
         self._look = look
         self._callbacks: Callbacks = {JOINED: [], LEFT: [], FAILED: []}
         self._mine: list[Any] = []

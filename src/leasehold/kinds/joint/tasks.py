@@ -12,7 +12,7 @@ from ...core.options import Spec
 from ...core.protocol import await_steps
 from ...tasks.lease import Lease
 from ...tasks.lock import Acquiring, Lock
-from ...tasks.locks import Locks
+from ...tasks.runner import TaskRegistry
 from . import all_of, joint_lease, reentrant
 
 
@@ -36,8 +36,9 @@ class JointLease(joint_lease.Joint, Lease):
 class AllOf(Lock):
     """Several names, acquired all or none."""
 
-    def __init__(self, locks: Locks, specs: list[Spec]) -> None:
-        super().__init__(locks, specs[0]._replace(name=", ".join(spec.name for spec in specs), shape="all_of"))
+    def __init__(self, core: TaskRegistry, specs: list[Spec], locks: object) -> None:
+        names = ", ".join(spec.name for spec in specs)
+        super().__init__(core, specs[0]._replace(name=names, shape="all_of"), locks)
         self._specs = [spec._replace(on_lost=None) for spec in specs]
 
     if TYPE_CHECKING:  # these return an AllLease, which has ``tokens``
@@ -50,7 +51,7 @@ class AllOf(Lock):
 
     async def locked(self) -> bool:
         """Whether any of the names is held now."""
-        return any([await self._locks.inspect(spec.name) is not None for spec in self._specs])
+        return any([await self._core.call(self._core.store.inspect(spec.name)) for spec in self._specs])
 
     async def _take(self, timeout: float | None) -> AllLease:
         def handle(request: Any) -> Awaitable[Any]:
@@ -86,12 +87,16 @@ class RLock(Lock):
     """A re-entrant lock: the task that holds it can acquire it again. All entries share one token; the last release
     frees the name."""
 
+    def __init__(self, core: TaskRegistry, spec: Spec, holds: reentrant.Holds, locks: object) -> None:
+        super().__init__(core, spec, locks)
+        self._holds = holds
+
     def _take(self, timeout: float | None) -> Coroutine[Any, Any, Entry]:
         # The task is read here, not in the coroutine: asyncio.wait_for of Python 3.11 awaits it in a task of its own.
         return self._enter(timeout, (self._core.generation, self.name, asyncio.current_task()))
 
     async def _enter(self, timeout: float | None, key: Any) -> Entry:
-        holds = self._locks._holds
+        holds = self._holds
         try:
             hold = reentrant.enter_again(holds, key)
             if hold is None:

@@ -12,7 +12,7 @@ from ...core.options import Spec
 from ...core.protocol import run_steps
 from ...threads.lease import Lease
 from ...threads.lock import Lock
-from ...threads.locks import Locks
+from ...threads.runner import ThreadRegistry
 from . import all_of, joint_lease, reentrant
 
 
@@ -35,8 +35,9 @@ class JointLease(joint_lease.Joint, Lease):
 class AllOf(Lock):
     """Several names, acquired all or none."""
 
-    def __init__(self, locks: Locks, specs: list[Spec]) -> None:
-        super().__init__(locks, specs[0]._replace(name=", ".join(spec.name for spec in specs), shape="all_of"))
+    def __init__(self, core: ThreadRegistry, specs: list[Spec], locks: object) -> None:
+        names = ", ".join(spec.name for spec in specs)
+        super().__init__(core, specs[0]._replace(name=names, shape="all_of"), locks)
         self._specs = [spec._replace(on_lost=None) for spec in specs]
 
     if TYPE_CHECKING:  # these return an AllLease, which has ``tokens``
@@ -49,7 +50,7 @@ class AllOf(Lock):
 
     def locked(self) -> bool:
         """Whether any of the names is held now."""
-        return any(self._locks.inspect(spec.name) is not None for spec in self._specs)
+        return any(self._core.call(self._core.store.inspect(spec.name)) for spec in self._specs)
 
     def _take(self, timeout: float | None, cancel: threading.Event | None) -> AllLease:
         def handle(request: Any) -> Any:
@@ -93,9 +94,13 @@ class RLock(Lock):
     """A re-entrant lock: the thread that holds it can acquire it again. All entries share one token; the last release
     frees the name."""
 
+    def __init__(self, core: ThreadRegistry, spec: Spec, holds: reentrant.Holds, locks: object) -> None:
+        super().__init__(core, spec, locks)
+        self._holds = holds
+
     def _take(self, timeout: float | None, cancel: threading.Event | None) -> Entry:
         key = (self._core.generation, self.name, threading.current_thread())
-        holds = self._locks._holds
+        holds = self._holds
         try:
             hold = reentrant.enter_again(holds, key)
             if hold is None:

@@ -7,8 +7,10 @@ name, and read the outcome when they acquire it.
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 from ...core import checks, timing
 from ...core.effects import RETRY, Effects, Run, Wait
@@ -17,9 +19,6 @@ from ...core.log import ERROR, INFO, WARNING, log
 from ...core.registry import Registry
 from ...errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
 from ...stores.common import forms
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 DONE, FAILED, RUNNING = "done", "failed", "running"
 FORMAT = 1
@@ -134,8 +133,6 @@ class Call:
         self.error: Exception | None = None
 
     def __enter__(self) -> Call:
-        from datetime import UTC, datetime
-
         self._started, self._begun = datetime.now(UTC), time.monotonic()
         return self
 
@@ -198,8 +195,6 @@ def look(core: Registry, name: str, wanted: Policy) -> Effects[Outcome | None]:
 
 def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Outcome | None]:
     """Record the outcome of a call under the lease. None if the lease was lost before that."""
-    from datetime import timedelta
-
     version, bell = wanted.version, core.new_bell()
     while True:
         try:
@@ -275,8 +270,6 @@ def load(name: str, text: str | None) -> dict[str, Outcome]:
     """The outcomes in a note, by version. Raises StoreNotReady if a newer leasehold wrote it, or it is damaged."""
     if text is None:
         return {}
-    import json
-
     try:
         note = json.loads(text)
         if forms.number(note["format"], "format", 1, forms.MOST) > FORMAT:
@@ -291,8 +284,6 @@ def load(name: str, text: str | None) -> dict[str, Outcome]:
 
 def _outcome(name: str, version: str, status: str, *rest: Any) -> Outcome:
     """The outcome in a row of a note. Raises ValueError or TypeError if ``dump`` cannot have made the row."""
-    from datetime import datetime, timedelta
-
     if status not in (DONE, FAILED):
         raise ValueError(status)
     if len(rest) == 1:  # an old outcome, shortened
@@ -316,7 +307,6 @@ def dump(name: str, outcomes: dict[str, Outcome]) -> str | None:
 
     If they are too long, the oldest lose first their results and errors, then everything but status and attempts. A
     version is never dropped."""
-    import json
 
     def encode(what: Any) -> str:
         return json.dumps(what, separators=(",", ":"))
@@ -349,8 +339,6 @@ def dump(name: str, outcomes: dict[str, Outcome]) -> str | None:
 
 def _encoded(result: Any) -> Any:
     """The result if it is JSON and short enough to be recorded, else None."""
-    import json
-
     try:
         text = json.dumps(result, allow_nan=False)
     except (TypeError, ValueError, RecursionError):

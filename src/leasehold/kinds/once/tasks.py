@@ -11,16 +11,16 @@ from ...core.options import Spec
 from ...errors import LeaseLost
 from ...tasks.lease import Lease
 from ...tasks.lock import Lock
-from ...tasks.locks import Locks
+from ...tasks.runner import TaskRegistry
 from . import outcomes
 
 
 class Once:
     """Work of one name and version, to be done once."""
 
-    def __init__(self, locks: Locks, spec: Spec, policy: outcomes.Policy) -> None:
-        self._core = locks._core
-        self._lock = Lock(locks, spec)
+    def __init__(self, core: TaskRegistry, spec: Spec, policy: outcomes.Policy, locks: object) -> None:
+        self._core = core
+        self._lock = Lock(core, spec, locks)
         self._policy = policy
 
     @property

@@ -9,16 +9,16 @@ from ...core import checks
 from ...core.options import Spec
 from ...threads.lease import Lease
 from ...threads.lock import Lock
-from ...threads.locks import Locks
+from ...threads.runner import ThreadRegistry
 from . import outcomes
 
 
 class Once:
     """Work of one name and version, to be done once."""
 
-    def __init__(self, locks: Locks, spec: Spec, policy: outcomes.Policy) -> None:
-        self._core = locks._core
-        self._lock = Lock(locks, spec)
+    def __init__(self, core: ThreadRegistry, spec: Spec, policy: outcomes.Policy, locks: object) -> None:
+        self._core = core
+        self._lock = Lock(core, spec, locks)
         self._policy = policy
 
     @property

@@ -5,25 +5,30 @@ from __future__ import annotations
 from typing import Any
 
 from ...tasks.lock import Lock
-from ...tasks.locks import Locks
+from ...tasks.runner import TaskRegistry
 
 
 class RWLock:
     """Many readers or one writer. Each reader has a lease of its own. A reader that comes after a waiting writer waits
     too, so writers do not starve."""
 
-    def __init__(self, locks: Locks, name: str, options: dict[str, Any]) -> None:
+    def __init__(self, core: TaskRegistry, name: str, options: dict[str, Any], locks: object) -> None:
+        self._core = core
         self._locks = locks
         self._options = options
-        self.name = locks._core.rw_spec(name, False, options).name
+        self.name = core.rw_spec(name, False, options).name
 
     def read(self, **options: Any) -> Lock:
         """The lock of a reader. Options are those of :meth:`Locks.lock`, and override those given to ``rwlock``."""
-        return Lock(self._locks, self._locks._core.rw_spec(self.name, False, {**self._options, **options}))
+        return self._side(False, options)
 
     def write(self, **options: Any) -> Lock:
-        """The lock of a writer. Options as for :meth:`read`. ``lease.downgrade()`` turns a writer into a reader."""
-        return Lock(self._locks, self._locks._core.rw_spec(self.name, True, {**self._options, **options}))
+        """For a writer. ``lease.downgrade()`` makes a reader of it."""
+        return self._side(True, options)
+
+    def _side(self, write: bool, options: dict[str, Any]) -> Lock:
+        spec = self._core.rw_spec(self.name, write, {**self._options, **options})
+        return Lock(self._core, spec, self._locks)
 
     def __repr__(self) -> str:
         return f"<leasehold.aio.RWLock {self.name!r}>"

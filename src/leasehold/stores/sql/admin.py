@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...connect import find
 from ...core import clock
 from ...errors import StoreError, StoreNotReady
 from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
 from ..mysql.bell import NAPPING
 from ..mysql.sql import MySQL
+from ..urls import find
 from .dialect import Dialect, Statement
 from .session import Broken, Refused, broken
 from .threads import SqlThreads, carry_out

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from .core import checks
+from ..core import checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .core.protocol import Opened
-    from .threads.locks import Locks
+    from ..core.protocol import Opened
 
 ENVIRONMENT = "LEASEHOLD_URL"
 
@@ -53,38 +52,6 @@ _TIMING = (
 )
 
 
-def connect(
-    url: object = None,
-    *,
-    namespace: str = "",
-    owner: str | None = None,
-    kinds: Mapping[str, object] | None = None,
-    **timing: Any,
-) -> Locks:
-    """Connect to a store. Does no I/O: the first operation does.
-
-    ``url``: the store's URL, or a client that is already connected (it is never closed here); by default
-    $LEASEHOLD_URL, else a SQLite file in the user's state folder.
-    ``namespace``: keeps applications apart that share a store. ``owner``: the name of this instance in listings and
-    logs; by default ``host_pid_random``. ``kinds``: timing presets by kind, see :class:`leasehold.Preset`.
-    ``timing``: defaults for the options of :meth:`Locks.lock` with the same names (``ttl=``, ``timeout=`` …).
-
-    Raises ValueError or TypeError for a wrong URL or option, ModuleNotFoundError if the store's driver is not
-    installed. ::
-
-        with leasehold.connect("redis://localhost:6379/0", ttl=10) as locks, locks.lock("backup") as lease:
-            lease.check()
-    """
-    from .threads.locks import Locks
-    from .threads.runner import ThreadRegistry
-
-    opened, options = resolve(url, namespace, timing)
-    core = ThreadRegistry(
-        opened.store, opened.threads(), namespace=namespace, owner=owner, kinds=kinds, defaults=options
-    )
-    return Locks(core)
-
-
 def resolve(url: object, namespace: str, timing: Mapping[str, Any]) -> tuple[Opened, dict[str, Any]]:
     """Check the arguments of ``connect`` (threads and asyncio) and find the store."""
     unknown = sorted(set(timing) - set(_TIMING))
@@ -101,7 +68,7 @@ def given_or_default(url: object) -> object:
     if url is None:
         url = os.environ.get(ENVIRONMENT)
         if not url:
-            from .stores.sqlite.store import default_url
+            from .sqlite.store import default_url
 
             url = default_url()
     return url
