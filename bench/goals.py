@@ -85,7 +85,7 @@ OF = {
         Goal(PAIR, 1.0, "filelock"),
         Goal(APAIR, 1.0, "filelock"),
         Goal(HANDOFF, 5.0),
-        Goal("`leasehold run NAME -- true`, times that", 4.0),
+        Goal("`leasehold run NAME -- true`, times that", 5.0),
         Goal("`import`, over that", 40.0),
         *EMBEDDED,
     ),

@@ -1,6 +1,6 @@
 """Parses a command line into checked options.
 
-Written by hand: ``argparse`` would add 8 ms to the 48 ms of a whole ``leasehold run true``, and cannot leave the words
+Written by hand: ``argparse`` would add 8 ms to the start of ``leasehold run``, and cannot leave the words
 after NAME and its options as they are, which ``run`` and ``once`` need for COMMAND.
 """
 
