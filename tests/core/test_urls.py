@@ -11,7 +11,6 @@ import leasehold
 from leasehold import admin, aio
 from leasehold.cli import command
 from leasehold.core import log
-from leasehold.stores.urls import _STORES
 
 SECRET = "hunter2"
 

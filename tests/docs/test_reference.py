@@ -10,7 +10,6 @@ import pytest
 import leasehold
 from leasehold import aio
 from leasehold.core.lease import BaseLease
-from leasehold.stores import urls
 
 from .blocks import ROOT
 
