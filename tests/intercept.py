@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from leasehold.connect import find
 from leasehold.core.protocol import Ask, Opened
+from leasehold.stores.urls import find
 from leasehold.testing.store import THREADS, open_locks
 
 OPERATIONS = {

@@ -89,7 +89,7 @@ def connect(
     """As ``leasehold.connect`` or, for ``"asyncio"``, ``aio.connect``; ``store`` and ``driver`` change what is used."""
     # Loaded when called: a process of test_processes lengthens the first term before.
     from leasehold import Locks, aio
-    from leasehold.connect import find
+    from leasehold.stores.urls import find
     from leasehold.tasks.runner import TaskRegistry
     from leasehold.threads.runner import ThreadRegistry
 
