@@ -72,9 +72,9 @@ _UPDATE = """UPDATE leasehold SET format = ?, version = version + 1, token = ?, 
     WHERE namespace = ? AND name = ? AND version = ?"""
 # All of the swaps or none, in one statement, so that nothing that interrupts Python can split them.
 _SWAP_ALL = """INSERT INTO leasehold WITH swap (name, version, token, state) AS (VALUES {rows})
-    SELECT ?1, name, ?2, ?4, token, ?3, state, ?4, NULL FROM swap
-    WHERE (SELECT count(*) FROM swap LEFT JOIN leasehold AS old ON old.namespace = ?1 AND old.name = swap.name
-        WHERE swap.version = coalesce(old.version, 0)) = ?5
+    SELECT :namespace, name, :format, :wall, token, :boot, state, :wall, NULL FROM swap
+    WHERE (SELECT count(*) FROM swap LEFT JOIN leasehold AS old ON old.namespace = :namespace AND old.name = swap.name
+        WHERE swap.version = coalesce(old.version, 0)) = :count
     ON CONFLICT (namespace, name) DO UPDATE SET format = excluded.format, version = version + 1,
         token = excluded.token, boot = excluded.boot, state = excluded.state, updated = excluded.updated"""
 # ``after`` is a cast for a name that is not UTF-8, which cannot be passed as text.
@@ -401,12 +401,13 @@ class Database:
 
     def _swap_all(self, connection: sqlite3.Connection, swaps: Sequence[Swap]) -> list[int]:
         wall = clock.wall_us()
-        values: list[Any] = [self._namespace, FORMAT, self._boot, wall, len(swaps)]
+        values: dict[str, Any] = {"namespace": self._namespace, "format": FORMAT, "boot": self._boot, "wall": wall}
+        values["count"] = len(swaps)
         rows = []
-        for swap in swaps:
-            places = (f"?{len(values) + place}" for place in (1, 2, 3, 4))
-            rows.append(f"({', '.join(places)})")
-            values += swap
+        for number, swap in enumerate(swaps):
+            row = {f"{field}{number}": value for field, value in swap._asdict().items()}
+            rows.append(f"(:{', :'.join(row)})")
+            values |= row
         sql = _SWAP_ALL.format(rows=", ".join(rows))
         if connection.execute(sql, values).rowcount != len(swaps):
             return []
