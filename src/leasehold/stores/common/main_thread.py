@@ -82,6 +82,7 @@ class MainThread:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._mutex = threading.Lock()  # of the helper threads: the main thread never takes it
         self._idle = 0
+        self._ended = False
         self._under_way: set[_Call] = set()
 
     def run(self, function: Callable[[Steps[T], float], T], steps: Steps[T], limit: float) -> T:
@@ -117,7 +118,8 @@ class MainThread:
                 function()
 
     def end(self) -> None:
-        """End an idle helper thread. The next call starts another."""
+        """End the idle helper thread, and any that has yet to begin. The next call starts another."""
+        self._ended = True
         self._calls.put(None)
 
     def _hand_over(self, call: _Call) -> Any:
@@ -143,6 +145,7 @@ class MainThread:
 
     def _enqueue(self, call: _Call) -> bool:
         """False if no thread can be started, for example because the interpreter exits."""
+        self._ended = False
         self._calls.put(call)
         if not self._idle:
             try:
@@ -186,8 +189,8 @@ class MainThread:
 
     def _next(self) -> _Call | None:
         with self._mutex:
-            if self._idle and self._calls.empty():
-                return None  # one idle thread is enough
+            if (self._idle or self._ended) and self._calls.empty():
+                return None  # one idle thread is enough, and none is after the end
             self._idle += 1
         try:
             while (call := self._calls.get()) is None and not self._calls.empty():
