@@ -195,20 +195,18 @@ locks.close()
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is sent from now on, by any connection of any driver of ours."""
     sent: list[str] = []
-    for tasks in (postgresql_tasks, mysql_tasks):
-        in_tasks = tasks.AsyncConnection.execute
+    for connection in (postgresql_tasks.AsyncPostgreSQLConnection, mysql_tasks.AsyncMySQLConnection):
 
-        async def aexecute(self: Any, statement: Any, limit: float, original: Any = in_tasks) -> Any:
+        async def aexecute(self: Any, statement: Any, limit: float, original: Any = connection.execute) -> Any:
             sent.append(statement.sql)
             return await original(self, statement, limit)
 
-        monkeypatch.setattr(tasks.AsyncConnection, "execute", aexecute)
-    for module in (postgresql_threads, mysql_threads):
-        original = module.Connection.execute
+        monkeypatch.setattr(connection, "execute", aexecute)
+    for connection in (postgresql_threads.PostgreSQLConnection, mysql_threads.MySQLConnection):
 
-        def execute(self: Any, statement: Any, limit: float, original: Any = original) -> Any:
+        def execute(self: Any, statement: Any, limit: float, original: Any = connection.execute) -> Any:
             sent.append(statement.sql)
             return original(self, statement, limit)
 
-        monkeypatch.setattr(module.Connection, "execute", execute)
+        monkeypatch.setattr(connection, "execute", execute)
     return sent

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from leasehold import aio
 from leasehold.stores.sql import tasks as sql_tasks
-from leasehold.stores.sql.tasks import AsyncPool, SqlTasks
+from leasehold.stores.sql.tasks import AsyncSqlPool, SqlTasks
 
 pytestmark = pytest.mark.server
 
@@ -132,11 +132,11 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_connection_leaves_i
     async with aio.connect(f"{database.url}{separator}pool_size=1", namespace=namespace) as locks:
         driver = locks._core.driver
         assert isinstance(driver, SqlTasks)
-        assert isinstance(driver.source, AsyncPool)
+        assert isinstance(driver.source, AsyncSqlPool)
         pool = driver.source
         lent = await pool.take(30.0)
         call = asyncio.ensure_future(locks.inspect("name"))
-        await until(pool._lines.waiting)
+        await until(pool._slots.waiting)
         if given:
             await pool.give(lent, True)  # it has its turn, and has not been told yet
         cancel_all_tasks()

@@ -92,7 +92,7 @@ def test_doctor_sees_that_replication_is_semi_synchronous(start_server: Callable
 def test_doctor_whose_connection_is_killed_under_it(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before each of its statements in turn. What it had seen is told, and what happened."""
     sql_admin.init(database.url)
-    connection = postgresql_threads.Connection if database.is_postgresql else mysql_threads.Connection
+    connection = postgresql_threads.PostgreSQLConnection if database.is_postgresql else mysql_threads.MySQLConnection
     execute, calls = connection.execute, 0
 
     def counted(self: Any, statement: Any, limit: float) -> Any:

@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core.protocol import GONE, RENEWED, Renewal
-from leasehold.stores.sql import engine as sql_engine
 from leasehold.stores.sql.store import Exchange
+from leasehold.stores.sqlalchemy import tasks as engine_tasks
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
 
@@ -141,7 +141,7 @@ async def test_a_connection_that_is_cancelled_before_it_is_ready_is_given_up(
         driver: Any = locks._core.driver
         if what == "the listener":
             monkeypatch.setattr(psycopg.AsyncConnection, "set_autocommit", hang)
-            opening: Any = sql_engine._async_listener(engine, driver.session)._open(30.0)  # type: ignore[union-attr]
+            opening: Any = engine_tasks.listener(engine, driver.session)._open(30.0)  # type: ignore[union-attr]
         else:
             monkeypatch.setattr(AsyncConnection, "execution_options", hang)
             opening = driver.source.take(30.0)

@@ -21,9 +21,9 @@ from leasehold.core.protocol import Renewal
 from leasehold.stores.postgresql import pool as postgresql_pool
 from leasehold.stores.sql import store as sql
 from leasehold.stores.sql.dialect import Result, Statement
-from leasehold.stores.sql.lines import ASK, GIVE, RENEW
-from leasehold.stores.sql.tasks import AsyncPool
-from leasehold.stores.sql.threads import Pool
+from leasehold.stores.sql.slots import ASK, GIVE, RENEW
+from leasehold.stores.sql.tasks import AsyncSqlPool
+from leasehold.stores.sql.threads import SqlPool
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
 
@@ -450,7 +450,7 @@ class Slow:
 
 
 def test_what_is_given_back_while_the_pool_is_closed_is_closed_too() -> None:
-    pool = Pool(lambda limit: Slow(), 1)
+    pool = SqlPool(lambda limit: Slow(), 1)
     lent = pool.take(1.0)
     pool.close()
     assert not lent.connection.closed  # type: ignore[attr-defined]
@@ -474,7 +474,7 @@ class Line:
 
 
 def test_no_turn_while_others_are_answered_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = Pool(lambda limit: Line(), 1)  # type: ignore[arg-type, return-value]
+    pool = SqlPool(lambda limit: Line(), 1)  # type: ignore[arg-type, return-value]
     lent = pool.take(1)
     with pytest.raises(StoreUnavailable) as away:
         pool.take(0.05)
@@ -482,13 +482,13 @@ def test_no_turn_while_others_are_answered_is_no_outage(monkeypatch: pytest.Monk
     kept: list[Any] = []  # what nobody has any more is closed, and another may take its place
     waiting = threading.Thread(target=lambda: kept.append(pool.take(60)))
     waiting.start()
-    eventually(lambda: len(pool._lines.waiting()) == 1)
+    eventually(lambda: len(pool._slots.waiting()) == 1)
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now)
 
     def give_and_let_time_pass() -> None:
         nonlocal now
-        eventually(lambda: len(pool._lines.waiting()) == 2)
+        eventually(lambda: len(pool._slots.waiting()) == 2)
         now += 0.3
         pool.give(lent, True)  # to who waits longest
         waiting.join()
@@ -509,7 +509,7 @@ async def test_no_turn_for_a_task_while_others_are_answered(monkeypatch: pytest.
     async def open_one(limit: float) -> Line:
         return Line()
 
-    pool = AsyncPool(open_one, 1)
+    pool = AsyncSqlPool(open_one, 1)
     lent = await pool.take(1)
     with pytest.raises(StoreUnavailable) as away:
         await pool.take(0.05)
@@ -553,7 +553,7 @@ async def test_what_is_held_does_not_wait_behind_those_who_ask() -> None:
     async def open_one(limit: float) -> Line:
         return Line()
 
-    pool = AsyncPool(open_one, 1)
+    pool = AsyncSqlPool(open_one, 1)
     lent, reserved = await pool.take(1), await pool.take(1, RENEW)
     served: list[str] = []
 
@@ -577,13 +577,13 @@ async def test_a_lease_is_given_back_before_those_who_ask(
     postgresql_server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hurried: list[tuple[str, bool]] = []
-    original = AsyncPool.take
+    original = AsyncSqlPool.take
 
-    async def take(self: AsyncPool, limit: float, rank: int = ASK) -> Any:
+    async def take(self: AsyncSqlPool, limit: float, rank: int = ASK) -> Any:
         hurried.append((asking, rank < ASK))
         return await original(self, limit, rank)
 
-    monkeypatch.setattr(AsyncPool, "take", take)
+    monkeypatch.setattr(AsyncSqlPool, "take", take)
     async with aio.connect(postgresql_server.url, namespace=os.urandom(5).hex()) as locks:
         asking = "acquire"
         lease = await locks.lock("name").acquire()

@@ -89,7 +89,7 @@ def test_a_lost_connection_that_takes_its_time_to_go_is_waited_for(
 ) -> None:
     """Else there would be no push for a minute."""
     database = Database(request.getfixturevalue(f"{kind}_server"))
-    execute, killed, waited = mysql_threads.Connection.execute, [], []
+    execute, killed, waited = mysql_threads.MySQLConnection.execute, [], []
 
     def late(self: Any, statement: Any, limit: float) -> Any:
         if killed and (wait := re.fullmatch(r"SELECT GET_LOCK\(%\(bell\)s, (\d+)\)", statement.sql)):
@@ -102,7 +102,7 @@ def test_a_lost_connection_that_takes_its_time_to_go_is_waited_for(
         killed[-1].start()
         return Result((), 0)
 
-    monkeypatch.setattr(mysql_threads.Connection, "execute", late)
+    monkeypatch.setattr(mysql_threads.MySQLConnection, "execute", late)
     with leasehold.connect(database.url, namespace=namespace) as locks:
         driver: Any = locks._core.driver
         old = database.connect()
@@ -621,13 +621,13 @@ async def test_who_is_called_during_a_proof_is_told(side: Any, monkeypatch: pyte
     if side is postgresql_threads:
         other = Other()
         monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
-        listener = postgresql_threads.Listener(session, Mock())
+        listener = postgresql_threads.PostgreSQLListener(session, Mock())
         listener._prove(own, other, rung.append)
         listener.close()
     else:
         other = AsyncOther()
         monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
-        await postgresql_tasks.AsyncListener(session, Mock())._prove(own, other, rung.append)  # type: ignore[arg-type]
+        await postgresql_tasks.AsyncPostgreSQLListener(session, Mock())._prove(own, other, rung.append)  # type: ignore[arg-type]
     assert rung == ["called"]
 
 
@@ -647,7 +647,7 @@ async def test_a_proof_that_came_while_all_stood_still_is_one(side: Any, monkeyp
     monkeypatch.setattr(side, "heard", heard)
     if side is postgresql_threads:
         other = Other()
-        listener = postgresql_threads.Listener(session, Mock())
+        listener = postgresql_threads.PostgreSQLListener(session, Mock())
         monkeypatch.setattr(side, "readable", Mock())
         listener._prove(Mock(), other, Mock())  # type: ignore[arg-type]
         listener.close()
@@ -655,7 +655,7 @@ async def test_a_proof_that_came_while_all_stood_still_is_one(side: Any, monkeyp
         other = AsyncOther()
         own = Mock()
         own.input.wait = AsyncMock(side_effect=postgresql_threads.TimedOut)
-        await postgresql_tasks.AsyncListener(session, Mock())._prove(own, other, Mock())  # type: ignore[arg-type]
+        await postgresql_tasks.AsyncPostgreSQLListener(session, Mock())._prove(own, other, Mock())  # type: ignore[arg-type]
     assert looks == 2
 
 

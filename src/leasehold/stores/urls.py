@@ -37,7 +37,7 @@ _STORES: Mapping[str, tuple[str, str | None]] = {
 _CLIENTS: Mapping[str, str] = {
     "redis": "redis",
     "pymongo": "mongodb.store",
-    "sqlalchemy": "sql.engine",
+    "sqlalchemy": "sqlalchemy",
     "psycopg_pool": "postgresql.pool",
     "aiomysql": "mysql.pool",
     "grpc": "etcd",

@@ -13,7 +13,7 @@ from ...errors import StoreNotReady
 from ..sql.dialect import Statement
 from ..sql.session import Broken, Refused, Session, Work, no_connection
 from ..sql.store import Pause, SqlStore
-from ..sql.url import Place, read_url, refuse, without
+from ..sql.url import SqlAddress, read_url, refuse, without
 from .sql import LOCK_WAIT, MySQL
 
 _PLACE = re.compile(r"%\((\w+)\)s")
@@ -50,7 +50,7 @@ def open_url(url: str, namespace: str) -> Opened:
     return Opened(store, threads, tasks)
 
 
-def arguments(place: Place, limit: float) -> dict[str, Any]:
+def arguments(place: SqlAddress, limit: float) -> dict[str, Any]:
     """How both drivers connect."""
     found: dict[str, Any] = {
         "host": place.host or "127.0.0.1",
@@ -73,7 +73,7 @@ def arguments(place: Place, limit: float) -> dict[str, Any]:
     return found
 
 
-def tls(place: Place) -> ssl.SSLContext | None:
+def tls(place: SqlAddress) -> ssl.SSLContext | None:
     """What a server's certificate must be like, the same for both drivers; None when no option of TLS is given.
 
     A given ``ssl_ca`` is what it is checked against, else, with ``ssl_verify_cert``, the system's authorities."""
@@ -96,7 +96,7 @@ def tls(place: Place) -> ssl.SSLContext | None:
     return context
 
 
-def _flag(place: Place, name: str) -> bool | None:
+def _flag(place: SqlAddress, name: str) -> bool | None:
     text = place.options.get(name, "").lower()
     if text and text not in _TRUE + _FALSE:
         raise ValueError(f"{name} must be true or false, not {text!r}")

@@ -145,7 +145,7 @@ def _unless_rung(statement: Statement) -> Work[Result | None]:
         return None
 
 
-class Listener:
+class MySQLListener:
     """The sleeping connection of a session, in a thread of its own."""
 
     def __init__(self, session: Session, open: Callable[[float], Any]) -> None:

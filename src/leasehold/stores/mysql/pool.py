@@ -16,15 +16,15 @@ import pymysql
 from ...core.protocol import Opened, TaskDriver, ThreadDriver
 from ...errors import StoreNotReady
 from ..sql.dialect import DEFAULT_TABLE
-from ..sql.lines import RESERVED
 from ..sql.opening import or_closed_by_task
 from ..sql.session import POOL_SIZE, Broken, Session
+from ..sql.slots import RESERVED
 from ..sql.store import SqlStore
 from ..sql.tasks import TasksOfALoop
-from ..sql.url import Place
+from ..sql.url import SqlAddress
 from . import failure, refusal
 from .sql import MySQL
-from .tasks import AsyncConnection, AsyncListener, connect
+from .tasks import AsyncMySQLConnection, AsyncMySQLListener, connect
 
 
 def open_client(pool: Any, namespace: str) -> Opened:
@@ -44,7 +44,7 @@ def open_client(pool: Any, namespace: str) -> Opened:
     def tasks() -> TaskDriver:
         session = Session(MySQL(getattr(pool, "leasehold_table", DEFAULT_TABLE)), namespace, store.waiters)
         lender = AsyncLender(pool, session)
-        return TasksOfALoop(session, lender, lambda session: AsyncListener(session, lender.open))
+        return TasksOfALoop(session, lender, lambda session: AsyncMySQLListener(session, lender.open))
 
     return Opened(store, threads, tasks)
 
@@ -56,11 +56,11 @@ class AsyncLender:
         self._pool = pool
         self._session = session
         password = pool._conn_kwargs.get("password") or pool._conn_kwargs.get("passwd")
-        self._place = Place(None, None, None, password, None, {}, DEFAULT_TABLE, 1, True)
+        self._place = SqlAddress(None, None, None, password, None, {}, DEFAULT_TABLE, 1, True)
         self._known: WeakSet[Any] = WeakSet()
         self._left_behind = ""
 
-    async def take(self, limit: float) -> tuple[AsyncConnection, bool]:
+    async def take(self, limit: float) -> tuple[AsyncMySQLConnection, bool]:
         if self._left_behind:
             raise StoreNotReady(f"this pool {self._left_behind}")
         if self._pool._closing:
@@ -116,7 +116,7 @@ class AsyncLender:
     def new_loop(self) -> None:
         self._left_behind = "belongs to another event loop: create a pool and a Locks in this loop"
 
-    async def open(self, limit: float) -> AsyncConnection:
+    async def open(self, limit: float) -> AsyncMySQLConnection:
         """A connection beside the pool."""
         try:
             async with asyncio.timeout(limit):
@@ -127,11 +127,11 @@ class AsyncLender:
             raise refusal(error, self._session, self._place.password) from error
         except (TimeoutError, OSError) as error:
             raise Broken(str(error) or "timed out connecting to the server") from error
-        return AsyncConnection(raw, self._place)
+        return AsyncMySQLConnection(raw, self._place)
 
 
-class _Lent(AsyncConnection):
-    def __init__(self, raw: Any, place: Place) -> None:
+class _Lent(AsyncMySQLConnection):
+    def __init__(self, raw: Any, place: SqlAddress) -> None:
         super().__init__(raw, place)
         self.was = raw.get_autocommit()
 

@@ -16,8 +16,8 @@ from ...errors import StoreError
 from ..sql.dialect import Hint, Result, Statement
 from ..sql.opening import unless_cancelled
 from ..sql.session import Broken, Session
-from ..sql.tasks import AsyncPool, SqlTasks, carry_out
-from ..sql.url import Place
+from ..sql.tasks import AsyncSqlPool, SqlTasks, carry_out
+from ..sql.url import SqlAddress
 from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
 from .bell import NAP, Standing
 from .threads import make as make_threads
@@ -51,10 +51,10 @@ async def connect(options: dict[str, Any]) -> Any:
     return raw
 
 
-class AsyncConnection:
+class AsyncMySQLConnection:
     """``end`` ends a statement of this connection by way of another one."""
 
-    def __init__(self, raw: Any, place: Place, end: Callable[[int, str], Awaitable[None]] | None = None) -> None:
+    def __init__(self, raw: Any, place: SqlAddress, end: Callable[[int, str], Awaitable[None]] | None = None) -> None:
         self.raw = raw
         self._password = place.password
         self._end = end
@@ -108,13 +108,13 @@ class AsyncConnection:
             await self._end(self.raw.thread_id(), self._under_way)
 
 
-def make(session: Session, place: Place) -> SqlTasks:
-    async def open(limit: float) -> AsyncConnection:
+def make(session: Session, place: SqlAddress) -> SqlTasks:
+    async def open(limit: float) -> AsyncMySQLConnection:
         options = arguments(place, limit)
         options["db"] = options.pop("database", None)
         try:
             async with asyncio.timeout(limit):
-                return AsyncConnection(await connect(options), place, end)
+                return AsyncMySQLConnection(await connect(options), place, end)
         except pymysql.err.Error as error:
             raise refusal(error, session, place.password) from error
         except (TimeoutError, OSError) as error:
@@ -132,16 +132,16 @@ def make(session: Session, place: Place) -> SqlTasks:
         except (Broken, StoreError):
             pass
 
-    def listener(session: Session) -> AsyncListener | None:
-        return AsyncListener(session, open) if place.push else None
+    def listener(session: Session) -> AsyncMySQLListener | None:
+        return AsyncMySQLListener(session, open) if place.push else None
 
     def threads() -> Any:
         return make_threads(Session(session.dialect, session.namespace), place)
 
-    return SqlTasks(session, AsyncPool(open, place.pool_size), listener, threads)
+    return SqlTasks(session, AsyncSqlPool(open, place.pool_size), listener, threads)
 
 
-class AsyncListener:
+class AsyncMySQLListener:
     """The sleeping connection of a session, in a task of its own."""
 
     def __init__(self, session: Session, open: Callable[[float], Any]) -> None:
@@ -150,7 +150,7 @@ class AsyncListener:
         self._standing = Standing(session)
 
     async def run(self, ready: Callable[[], None], rung: Callable[[str], None]) -> None:
-        connection: AsyncConnection = await self._open(2.0)
+        connection: AsyncMySQLConnection = await self._open(2.0)
         try:
             await carry_out(self._session.check(), connection, clock.now() + 2.0)
             await carry_out(self._standing.announce(), connection, clock.now() + 5.0)

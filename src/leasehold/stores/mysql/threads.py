@@ -14,19 +14,19 @@ from ...errors import StoreError
 from ...runtime.ready import readable
 from ..sql.dialect import Hint, Result, Statement
 from ..sql.session import Broken, Session
-from ..sql.threads import Pool, SqlThreads, carry_out
-from ..sql.url import Place
+from ..sql.threads import SqlPool, SqlThreads, carry_out
+from ..sql.url import SqlAddress
 from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
-from .bell import Listener
+from .bell import MySQLListener
 
 ANSWERS_WITHIN = 0.02
 """How long to wait for the end of a statement that nobody waits for any more, before it is ended."""
 
 
-class Connection:
+class MySQLConnection:
     """``end`` ends a statement of this connection by way of another one."""
 
-    def __init__(self, raw: Any, place: Place, end: Callable[[int, str], None] | None = None) -> None:
+    def __init__(self, raw: Any, place: SqlAddress, end: Callable[[int, str], None] | None = None) -> None:
         self.raw = raw
         self._password = place.password
         self._end = end
@@ -68,14 +68,14 @@ class Connection:
             self._end(self.raw.thread_id(), self._under_way)
 
 
-def make(session: Session, place: Place) -> SqlThreads:
-    def open(limit: float) -> Connection:
+def make(session: Session, place: SqlAddress) -> SqlThreads:
+    def open(limit: float) -> MySQLConnection:
         options = arguments(place, limit)
         if "bind_address" in place.options:
             options["bind_address"] = place.options["bind_address"]
         try:
             raw = pymysql.connect(**options, read_timeout=limit, write_timeout=limit)
-            return Connection(raw, place, end)
+            return MySQLConnection(raw, place, end)
         except pymysql.err.Error as error:
             raise refusal(error, session, place.password) from error
         except (OSError, ssl.SSLError) as error:
@@ -93,7 +93,7 @@ def make(session: Session, place: Place) -> SqlThreads:
         except (Broken, StoreError):
             pass
 
-    def listener(session: Session) -> Listener | None:
-        return Listener(session, open) if place.push else None
+    def listener(session: Session) -> MySQLListener | None:
+        return MySQLListener(session, open) if place.push else None
 
-    return SqlThreads(session, Pool(open, place.pool_size), listener)
+    return SqlThreads(session, SqlPool(open, place.pool_size), listener)

@@ -26,11 +26,11 @@ from ..sql.session import Broken, Session
 from ..sql.store import SqlStore
 from ..sql.tasks import SqlTasks, TasksOfALoop
 from ..sql.threads import SqlThreads
-from ..sql.url import Place
+from ..sql.url import SqlAddress
 from .link import Link
 from .sql import PostgreSQL
-from .tasks import AsyncConnection, AsyncListener
-from .threads import Connection, Listener, refusal
+from .tasks import AsyncPostgreSQLConnection, AsyncPostgreSQLListener
+from .threads import PostgreSQLConnection, PostgreSQLListener, refusal
 
 
 def open_client(pool: Any, namespace: str) -> Opened:
@@ -49,7 +49,9 @@ def open_client(pool: Any, namespace: str) -> Opened:
                 "an AsyncConnectionPool is for leasehold.aio.connect(); leasehold.connect() takes a ConnectionPool"
             )
         session = Session(dialect, namespace, store.waiters)
-        return SqlThreads(session, Lender(pool, session), lambda session: Listener(session, _opener(pool, session)))
+        return SqlThreads(
+            session, Lender(pool, session), lambda session: PostgreSQLListener(session, _opener(pool, session))
+        )
 
     def tasks() -> TaskDriver:
         if isinstance(pool, ConnectionPool):
@@ -64,7 +66,9 @@ def open_client(pool: Any, namespace: str) -> Opened:
 
 def _tasks(pool: AsyncConnectionPool[Any], session: Session) -> SqlTasks:
     return TasksOfALoop(
-        session, AsyncLender(pool, session), lambda session: AsyncListener(session, _async_opener(pool, session))
+        session,
+        AsyncLender(pool, session),
+        lambda session: AsyncPostgreSQLListener(session, _async_opener(pool, session)),
     )
 
 
@@ -125,7 +129,7 @@ def lost(raw: Any) -> bool:
 
 
 class Lender(_Lender):
-    def take(self, limit: float) -> tuple[Connection, bool]:
+    def take(self, limit: float) -> tuple[PostgreSQLConnection, bool]:
         ends = clock.now() + limit
         while True:
             self.check()
@@ -139,7 +143,7 @@ class Lender(_Lender):
                     self.pool.putconn(raw)
                     continue
                 link, new = self.known(raw)
-                return Connection(raw, _place(raw.info.password), link=link), new
+                return PostgreSQLConnection(raw, _place(raw.info.password), link=link), new
             except BaseException:
                 self.pool.putconn(raw)
                 raise
@@ -151,7 +155,7 @@ class Lender(_Lender):
 
 
 class AsyncLender(_Lender):
-    async def take(self, limit: float) -> tuple[AsyncConnection, bool]:
+    async def take(self, limit: float) -> tuple[AsyncPostgreSQLConnection, bool]:
         ends = clock.now() + limit
         while True:
             self.check()
@@ -165,7 +169,7 @@ class AsyncLender(_Lender):
                     await self.pool.putconn(raw)
                     continue
                 link, new = self.known(raw)
-                return AsyncConnection(raw, _place(raw.info.password), link=link), new
+                return AsyncPostgreSQLConnection(raw, _place(raw.info.password), link=link), new
             except BaseException:
                 await self.pool.putconn(raw)
                 raise
@@ -185,12 +189,12 @@ class AsyncLender(_Lender):
 # The connection that listens.
 
 
-def _place(password: str | None) -> Place:
-    return Place(None, None, None, password or None, None, {}, DEFAULT_TABLE, 1, True)
+def _place(password: str | None) -> SqlAddress:
+    return SqlAddress(None, None, None, password or None, None, {}, DEFAULT_TABLE, 1, True)
 
 
-def _opener(pool: ConnectionPool[Any], session: Session) -> Callable[[float], Connection]:
-    def open(limit: float) -> Connection:
+def _opener(pool: ConnectionPool[Any], session: Session) -> Callable[[float], PostgreSQLConnection]:
+    def open(limit: float) -> PostgreSQLConnection:
         given: tuple[Any, Any] = pool.conninfo, pool.kwargs
         conninfo, options = (each() if callable(each) else each for each in given)
         try:
@@ -201,13 +205,13 @@ def _opener(pool: ConnectionPool[Any], session: Session) -> Callable[[float], Co
                 raw.autocommit = True
         except psycopg.Error as error:
             raise refusal(error, session, None) from error
-        return Connection(raw, _place(raw.info.password))
+        return PostgreSQLConnection(raw, _place(raw.info.password))
 
     return open
 
 
 def _async_opener(pool: AsyncConnectionPool[Any], session: Session) -> Callable[[float], Any]:
-    async def open(limit: float) -> AsyncConnection:
+    async def open(limit: float) -> AsyncPostgreSQLConnection:
         try:
             async with asyncio.timeout(limit):
                 conninfo, options = [await _resolved(each) for each in (pool.conninfo, pool.kwargs)]
@@ -220,7 +224,7 @@ def _async_opener(pool: AsyncConnectionPool[Any], session: Session) -> Callable[
             raise refusal(error, session, None) from error
         except TimeoutError as error:
             raise Broken("timed out connecting to the server") from error
-        return AsyncConnection(raw, _place(raw.info.password))
+        return AsyncPostgreSQLConnection(raw, _place(raw.info.password))
 
     return open
 

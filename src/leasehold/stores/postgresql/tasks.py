@@ -15,8 +15,8 @@ from ...errors import StoreError
 from ..sql.dialect import Result, Statement
 from ..sql.opening import unless_cancelled
 from ..sql.session import Broken, Deaf, Session
-from ..sql.tasks import AsyncPool, SqlTasks, carry_out
-from ..sql.url import Place
+from ..sql.tasks import AsyncSqlPool, SqlTasks, carry_out
+from ..sql.url import SqlAddress
 from .link import READ, Link
 from .threads import (
     GIVE_UP_WITHIN,
@@ -89,11 +89,11 @@ class Input:
             self._loop.remove_reader(self._file)
 
 
-class AsyncConnection:
+class AsyncPostgreSQLConnection:
     def __init__(
         self,
         raw: psycopg.AsyncConnection[Any],
-        place: Place,
+        place: SqlAddress,
         may_prepare: Callable[[], bool] = bool,
         link: Link | None = None,
     ) -> None:
@@ -137,8 +137,8 @@ class AsyncConnection:
         close(self.raw)
 
 
-def make(session: Session, conninfo: str, place: Place) -> SqlTasks:
-    async def open(limit: float) -> AsyncConnection:
+def make(session: Session, conninfo: str, place: SqlAddress) -> SqlTasks:
+    async def open(limit: float) -> AsyncPostgreSQLConnection:
         try:
             async with asyncio.timeout(limit):
                 raw = await psycopg.AsyncConnection.connect(conninfo, **options(conninfo, limit))
@@ -146,18 +146,18 @@ def make(session: Session, conninfo: str, place: Place) -> SqlTasks:
             raise refusal(error, session, place.password) from error
         except TimeoutError as error:
             raise Broken("timed out connecting to the server") from error
-        return AsyncConnection(raw, place, lambda: session.prepares)
+        return AsyncPostgreSQLConnection(raw, place, lambda: session.prepares)
 
-    def listener(session: Session) -> AsyncListener | None:
-        return AsyncListener(session, open) if place.push else None
+    def listener(session: Session) -> AsyncPostgreSQLListener | None:
+        return AsyncPostgreSQLListener(session, open) if place.push else None
 
     def threads() -> Any:
         return make_threads(Session(session.dialect, session.namespace), conninfo, place)
 
-    return SqlTasks(session, AsyncPool(open, place.pool_size), listener, threads)
+    return SqlTasks(session, AsyncSqlPool(open, place.pool_size), listener, threads)
 
 
-class AsyncListener:
+class AsyncPostgreSQLListener:
     """LISTEN on one connection, for all waiters of a session."""
 
     def __init__(self, session: Session, open: Callable[[float], Any], pooled: bool = False) -> None:
@@ -167,7 +167,7 @@ class AsyncListener:
         self._pooled = pooled
 
     async def run(self, up: Callable[[], None], rung: Callable[[str], None]) -> None:
-        connection: AsyncConnection = await self._open(2.0)
+        connection: AsyncPostgreSQLConnection = await self._open(2.0)
         try:
             await carry_out(self._session.check(), connection, clock.now() + 2.0)
             await connection.execute(listening(self._session.address), PROOF_WITHIN)
@@ -185,7 +185,9 @@ class AsyncListener:
         finally:
             await connection.close()
 
-    async def _prove(self, connection: AsyncConnection, other: AsyncConnection, rung: Callable[[str], None]) -> None:
+    async def _prove(
+        self, connection: AsyncPostgreSQLConnection, other: AsyncPostgreSQLConnection, rung: Callable[[str], None]
+    ) -> None:
         """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
         mark = new_mark()
         try:
@@ -206,10 +208,10 @@ class AsyncListener:
             with suppress(TimedOut):
                 await connection.input.wait(READ, ends)
 
-    async def _prove_again(self, connection: AsyncConnection, rung: Callable[[str], None]) -> None:
+    async def _prove_again(self, connection: AsyncPostgreSQLConnection, rung: Callable[[str], None]) -> None:
         """As for threads."""
         try:
-            other: AsyncConnection | None = None if self._pooled else await self._open(2.0)
+            other: AsyncPostgreSQLConnection | None = None if self._pooled else await self._open(2.0)
         except (Broken, StoreError):
             other = None
         if other is None:

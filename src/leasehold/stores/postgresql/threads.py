@@ -17,8 +17,8 @@ from ...errors import StoreError
 from ...runtime.ready import readable
 from ..sql.dialect import Result, Statement
 from ..sql.session import Broken, Deaf, Refused, Session, no_connection
-from ..sql.threads import Pool, SqlThreads, carry_out
-from ..sql.url import Place, without
+from ..sql.threads import SqlPool, SqlThreads, carry_out
+from ..sql.url import SqlAddress, without
 from .link import READ, Link
 from .sql import channel
 
@@ -39,11 +39,11 @@ class TimedOut(Exception):
     """No answer in time."""
 
 
-class Connection:
+class PostgreSQLConnection:
     def __init__(
         self,
         raw: psycopg.Connection[Any],
-        place: Place,
+        place: SqlAddress,
         may_prepare: Callable[[], bool] = bool,
         link: Link | None = None,
     ) -> None:
@@ -134,24 +134,24 @@ def refusal(error: psycopg.Error, session: Session, password: str | None) -> Exc
     return no_connection(session.dialect, error.sqlstate, message)
 
 
-def make(session: Session, conninfo: str, place: Place) -> SqlThreads:
-    def open(limit: float) -> Connection:
+def make(session: Session, conninfo: str, place: SqlAddress) -> SqlThreads:
+    def open(limit: float) -> PostgreSQLConnection:
         try:
             raw = psycopg.Connection.connect(conninfo, **options(conninfo, limit))
         except psycopg.Error as error:
             raise refusal(error, session, place.password) from error
-        return Connection(raw, place, lambda: session.prepares)
+        return PostgreSQLConnection(raw, place, lambda: session.prepares)
 
-    def listener(session: Session) -> Listener | None:
-        return Listener(session, open) if place.push else None
+    def listener(session: Session) -> PostgreSQLListener | None:
+        return PostgreSQLListener(session, open) if place.push else None
 
-    return SqlThreads(session, Pool(open, place.pool_size), listener)
+    return SqlThreads(session, SqlPool(open, place.pool_size), listener)
 
 
-class Listener:
+class PostgreSQLListener:
     """LISTEN on one connection, for all waiters of a session."""
 
-    def __init__(self, session: Session, open: Callable[[float], Connection], pooled: bool = False) -> None:
+    def __init__(self, session: Session, open: Callable[[float], PostgreSQLConnection], pooled: bool = False) -> None:
         """``pooled``: what ``open`` gives is out of a pool, for which it may have to wait for others."""
         self._session = session
         self._open = open
@@ -176,7 +176,9 @@ class Listener:
         finally:
             connection.close()
 
-    def _prove(self, connection: Connection, other: Connection, rung: Callable[[str], None]) -> None:
+    def _prove(
+        self, connection: PostgreSQLConnection, other: PostgreSQLConnection, rung: Callable[[str], None]
+    ) -> None:
         """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
         mark = new_mark()
         try:
@@ -196,7 +198,7 @@ class Listener:
                 raise Deaf(HEARD_NOTHING)
             readable(connection.raw.pgconn.socket, within=left)
 
-    def _prove_again(self, connection: Connection, rung: Callable[[str], None]) -> None:
+    def _prove_again(self, connection: PostgreSQLConnection, rung: Callable[[str], None]) -> None:
         """What lies between may have changed since. Where there is no other connection, see that ours is still there:
         that is no reason to give it up. And who waits for one out of a pool would hear nothing meanwhile."""
         try:

@@ -83,15 +83,15 @@ def _has_begun(connection: Any) -> bool:
 
 
 def _through_sqlalchemy(connection: Any, statement: Statement) -> Result:
-    from .engine import _result, _text
+    from ..sqlalchemy.statements import result_of, text_of
 
-    return _result(connection.execute(_text(statement.sql), dict(statement.values)))
+    return result_of(connection.execute(text_of(statement.sql), dict(statement.values)))
 
 
 async def _through_sqlalchemy_async(connection: Any, statement: Statement) -> Result:
-    from .engine import _result, _text
+    from ..sqlalchemy.statements import result_of, text_of
 
-    return _result(await connection.execute(_text(statement.sql), dict(statement.values)))
+    return result_of(await connection.execute(text_of(statement.sql), dict(statement.values)))
 
 
 def _through_a_cursor(connection: Any, statement: Statement) -> Result:

@@ -15,7 +15,6 @@ from ...core.log import DEBUG, ERROR, log
 from ...core.protocol import ALL, Busy, Steps, T
 from ...errors import StoreError, StoreUnavailable
 from .dialect import Hint, Result, Statement
-from .lines import ASK, LOOK, RESERVED, Lent, Line, Lines, Turn, rank
 from .session import (
     POOL_SIZE,
     Broken,
@@ -30,6 +29,7 @@ from .session import (
     never_sent,
     once_it_has_its_turn,
 )
+from .slots import ASK, LOOK, RESERVED, Lent, Slot, Slots, SlotTurn, rank
 from .store import Pause, ReadAll
 from .threads import READY_WITHIN, RETRY, RETRY_DEAF, SqlThreads
 
@@ -91,7 +91,7 @@ class _Bell:
         return rung
 
 
-class AsyncPool:
+class AsyncSqlPool:
     """As :class:`.threads.Pool`."""
 
     spare = True
@@ -100,101 +100,101 @@ class AsyncPool:
         self._open = open
         self._begin(size + RESERVED)
 
-    def _begin(self, lines: int) -> None:
-        self._inherited: list[Line[AsyncConnection]] = []
-        self._lines: Lines[AsyncConnection] = Lines(lines, lambda connection: connection.drop())
+    def _begin(self, slots: int) -> None:
+        self._inherited: list[Slot[AsyncConnection]] = []
+        self._slots: Slots[AsyncConnection] = Slots(slots, lambda connection: connection.drop())
         self._closed = False
         self._answered = 0.0
 
     def after_fork(self) -> None:
-        self._inherited += self._lines.all()
-        self._lines = self._lines.anew()
+        self._inherited += self._slots.all()
+        self._slots = self._slots.anew()
         self._closed = False
         self._answered = 0.0
 
     def new_loop(self) -> None:
-        for line in self._lines.all():
-            connection, line.connection = line.connection, None
+        for slot in self._slots.all():
+            connection, slot.connection = slot.connection, None
             if connection is not None:
                 connection.drop()
-        self._lines = self._lines.anew()
+        self._slots = self._slots.anew()
         self._closed = False
 
     async def take(self, limit: float, rank: int = ASK) -> Lent[AsyncConnection]:
-        lines, ends = self._lines, clock.now() + limit
+        slots, ends = self._slots, clock.now() + limit
         bell = _Bell()
-        turn: Turn[AsyncConnection] = Turn(rank, bell)
-        line: Line[AsyncConnection] | None = None
+        turn: SlotTurn[AsyncConnection] = SlotTurn(rank, bell)
+        slot: Slot[AsyncConnection] | None = None
         refused: Full | None = None
         late = False
         try:
-            lines.join(turn)
+            slots.join(turn)
             while not self._closed:
-                line = lines.line_for(turn)
-                if line is not None:
+                slot = slots.slot_for(turn)
+                if slot is not None:
                     turn.works = True
                     try:
-                        return Lent(*await self._ready(line, ends), lines, turn, line)
+                        return Lent(*await self._ready(slot, ends), slots, turn, slot)
                     except Full as error:
-                        full, line, refused, turn.works = line, None, error, False
-                        if not lines.full(full):
+                        full, slot, refused, turn.works = slot, None, error, False
+                        if not slots.full(full):
                             raise
                 if late:
-                    raise NoTurn(lines.others(), self._answered, limit, refused) from refused
+                    raise NoTurn(slots.others(), self._answered, limit, refused) from refused
                 left = ends - clock.now()
                 seconds = left if refused is None else min(left, LOOK[rank])
                 late = not await bell.wait(seconds) and seconds == left
             raise StoreUnavailable("this Locks is closed")
         except BaseException:
             try:
-                if line is not None:
-                    await self._leave(line)
+                if slot is not None:
+                    await self._leave(slot)
             finally:
-                lines.over(turn, line)
+                slots.over(turn, slot)
             raise
 
-    async def _ready(self, line: Line[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
-        """The connection of a line, and whether it is to be checked."""
-        connection = line.connection
+    async def _ready(self, slot: Slot[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
+        """The connection of a slot, and whether it is to be checked."""
+        connection = slot.connection
         if connection is not None:
-            if clock.now() - line.since < 1.0 or not connection.stale():
+            if clock.now() - slot.since < 1.0 or not connection.stale():
                 return connection, False
-            await self._leave(line)
+            await self._leave(slot)
         opened: AsyncConnection = await self._open(max(0.1, ends - clock.now()))
-        line.connection = opened
+        slot.connection = opened
         return opened, True
 
     async def give(self, lent: Lent[AsyncConnection], good: bool) -> None:
-        line = lent.line
-        if lent.lines is not self._lines:  # of a loop that is gone, or the parent's
+        slot = lent.slot
+        if lent.slots is not self._slots:  # of a loop that is gone, or the parent's
             return
         try:
             if good and not self._closed:
-                self._answered = line.since = clock.now()
-                await self._keep(line)
+                self._answered = slot.since = clock.now()
+                await self._keep(slot)
             else:
-                await self._leave(line)
+                await self._leave(slot)
         finally:
-            lent.lines.over(lent.turn, line)
+            lent.slots.over(lent.turn, slot)
 
-    async def _keep(self, line: Line[AsyncConnection]) -> None:
+    async def _keep(self, slot: Slot[AsyncConnection]) -> None:
         pass
 
-    async def _leave(self, line: Line[AsyncConnection]) -> None:
+    async def _leave(self, slot: Slot[AsyncConnection]) -> None:
         """Its connection is of no more use."""
-        connection, line.connection = line.connection, None
+        connection, slot.connection = slot.connection, None
         if connection is not None:
             await connection.close()
 
     async def close(self) -> None:
         self._closed = True
-        for turn in self._lines.waiting():
+        for turn in self._slots.waiting():
             turn.bell.ring()
-        for line in self._lines.idle():
-            await self._leave(line)
+        for slot in self._slots.idle():
+            await self._leave(slot)
 
 
-class AsyncBorrowed(AsyncPool):
+class AsyncBorrowedPool(AsyncSqlPool):
     """As :class:`.threads.Borrowed`."""
 
     def __init__(self, source: AsyncSource) -> None:
@@ -209,17 +209,17 @@ class AsyncBorrowed(AsyncPool):
         super().after_fork()
         self._source.new_loop()
 
-    async def _ready(self, line: Line[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
-        line.connection, new = await self._source.take(max(0.1, ends - clock.now()))
-        return line.connection, new
+    async def _ready(self, slot: Slot[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
+        slot.connection, new = await self._source.take(max(0.1, ends - clock.now()))
+        return slot.connection, new
 
-    async def _keep(self, line: Line[AsyncConnection]) -> None:
-        connection, line.connection = line.connection, None
+    async def _keep(self, slot: Slot[AsyncConnection]) -> None:
+        connection, slot.connection = slot.connection, None
         if connection is not None:
             await self._source.give(connection, True)
 
-    async def _leave(self, line: Line[AsyncConnection]) -> None:
-        connection, line.connection = line.connection, None
+    async def _leave(self, slot: Slot[AsyncConnection]) -> None:
+        connection, slot.connection = slot.connection, None
         if connection is not None:
             await self._source.give(connection, False)
 
@@ -228,13 +228,13 @@ class SqlTasks:
     def __init__(
         self,
         session: Session,
-        source: AsyncPool | AsyncSource,
+        source: AsyncSqlPool | AsyncSource,
         listener: Callable[[Session], AsyncListener | None],
         threads: Callable[[], SqlThreads],
     ) -> None:
         self.session = session
         self.source = source
-        self.pool = source if isinstance(source, AsyncPool) else AsyncBorrowed(source)
+        self.pool = source if isinstance(source, AsyncSqlPool) else AsyncBorrowedPool(source)
         self._make_listener = listener
         self._threads = threads
         self._reset()

@@ -15,7 +15,6 @@ from ...runtime.thread_start import Life, start_thread
 from ...runtime.wakeups import ThreadBell
 from ..common.main_thread import MainThread
 from .dialect import Hint, Result, Statement
-from .lines import ASK, LOOK, RESERVED, Lent, Line, Lines, Turn, rank
 from .session import (
     POOL_SIZE,
     Broken,
@@ -30,6 +29,7 @@ from .session import (
     never_sent,
     once_it_has_its_turn,
 )
+from .slots import ASK, LOOK, RESERVED, Lent, Slot, Slots, SlotTurn, rank
 from .store import Pause
 
 READY_WITHIN = 1.0
@@ -88,7 +88,7 @@ class Listener(Protocol):
     def forget(self, attempt: str) -> None: ...
 
 
-class Pool:
+class SqlPool:
     """At most ``size`` connections, and one more for renewals, releases and claims alone. Each is lent for one
     operation, and never while anybody waits for a lease."""
 
@@ -98,79 +98,79 @@ class Pool:
         self._open = open
         self._begin(size + RESERVED)
 
-    def _begin(self, lines: int) -> None:
-        self._inherited: list[Line[Connection]] = []
-        self._lines: Lines[Connection] = Lines(lines, self._close)
+    def _begin(self, slots: int) -> None:
+        self._inherited: list[Slot[Connection]] = []
+        self._slots: Slots[Connection] = Slots(slots, self._close)
         self._closed = False
         self._answered = 0.0
 
     def after_fork(self) -> None:
         """The parent's connections are neither used nor closed: a word on them would be the parent's."""
-        self._inherited += self._lines.all()
-        self._lines = self._lines.anew()
+        self._inherited += self._slots.all()
+        self._slots = self._slots.anew()
         self._closed = False
         self._answered = 0.0
 
     def take(self, limit: float, rank: int = ASK) -> Lent[Connection]:
         """Raises Broken, StoreError."""
-        lines, ends = self._lines, clock.now() + limit
-        turn: Turn[Connection] = Turn(rank, ThreadBell())
-        line: Line[Connection] | None = None
+        slots, ends = self._slots, clock.now() + limit
+        turn: SlotTurn[Connection] = SlotTurn(rank, ThreadBell())
+        slot: Slot[Connection] | None = None
         refused: Full | None = None
         try:
-            lines.join(turn)
+            slots.join(turn)
             while not self._closed:
-                line = lines.line_for(turn)
-                if line is not None:
+                slot = slots.slot_for(turn)
+                if slot is not None:
                     turn.works = True
                     try:
-                        return Lent(*self._ready(line, ends), lines, turn, line)
+                        return Lent(*self._ready(slot, ends), slots, turn, slot)
                     except Full as error:
-                        full, line, refused, turn.works = line, None, error, False
-                        if not lines.full(full):
+                        full, slot, refused, turn.works = slot, None, error, False
+                        if not slots.full(full):
                             raise
                 left = ends - clock.now()
                 if left <= 0:
-                    raise NoTurn(lines.others(), self._answered, limit, refused) from refused
+                    raise NoTurn(slots.others(), self._answered, limit, refused) from refused
                 turn.bell.wait(min(left, LOOK[rank]))
             raise StoreUnavailable("this Locks is closed")
         except BaseException:
-            if line is not None:
-                self._leave(line)
-            lines.over(turn, line)
+            if slot is not None:
+                self._leave(slot)
+            slots.over(turn, slot)
             raise
 
-    def _ready(self, line: Line[Connection], ends: float) -> tuple[Connection, bool]:
-        """The connection of a line, and whether it is to be checked."""
-        connection = line.connection
+    def _ready(self, slot: Slot[Connection], ends: float) -> tuple[Connection, bool]:
+        """The connection of a slot, and whether it is to be checked."""
+        connection = slot.connection
         if connection is not None:
-            if clock.now() - line.since < 1.0 or not connection.stale():
+            if clock.now() - slot.since < 1.0 or not connection.stale():
                 return connection, False
-            self._leave(line)
-        line.connection = connection = self._open(max(0.1, ends - clock.now()))
+            self._leave(slot)
+        slot.connection = connection = self._open(max(0.1, ends - clock.now()))
         return connection, True
 
     def give(self, lent: Lent[Connection], good: bool) -> None:
-        line = lent.line
-        if lent.lines is not self._lines:  # a child that was forked meanwhile: it is the parent's
+        slot = lent.slot
+        if lent.slots is not self._slots:  # a child that was forked meanwhile: it is the parent's
             return
         try:
             if good:
-                self._answered = line.since = clock.now()
-                self._keep(line)
+                self._answered = slot.since = clock.now()
+                self._keep(slot)
             else:
-                self._leave(line)
+                self._leave(slot)
         finally:
-            lent.lines.over(lent.turn, line)
+            lent.slots.over(lent.turn, slot)
         if self._closed:
             self._close_idle()
 
-    def _keep(self, line: Line[Connection]) -> None:
+    def _keep(self, slot: Slot[Connection]) -> None:
         pass
 
-    def _leave(self, line: Line[Connection]) -> None:
+    def _leave(self, slot: Slot[Connection]) -> None:
         """Its connection is of no more use."""
-        connection, line.connection = line.connection, None
+        connection, slot.connection = slot.connection, None
         if connection is not None:
             self._close(connection)
 
@@ -179,16 +179,16 @@ class Pool:
 
     def close(self) -> None:
         self._closed = True
-        for turn in self._lines.waiting():
+        for turn in self._slots.waiting():
             turn.bell.ring()
         self._close_idle()
 
     def _close_idle(self) -> None:
-        for line in self._lines.idle():
-            self._leave(line)
+        for slot in self._slots.idle():
+            self._leave(slot)
 
 
-class Borrowed(Pool):
+class BorrowedPool(SqlPool):
     """The same over a pool of the user's: of its connections, our acquires leave one to renewals and releases."""
 
     def __init__(self, source: Source) -> None:
@@ -199,12 +199,12 @@ class Borrowed(Pool):
         super().after_fork()
         self._source.after_fork()
 
-    def _ready(self, line: Line[Connection], ends: float) -> tuple[Connection, bool]:
-        line.connection, new = self._source.take(max(0.1, ends - clock.now()))
-        return line.connection, new
+    def _ready(self, slot: Slot[Connection], ends: float) -> tuple[Connection, bool]:
+        slot.connection, new = self._source.take(max(0.1, ends - clock.now()))
+        return slot.connection, new
 
-    def _keep(self, line: Line[Connection]) -> None:
-        connection, line.connection = line.connection, None
+    def _keep(self, slot: Slot[Connection]) -> None:
+        connection, slot.connection = slot.connection, None
         if connection is not None:
             self._source.give(connection, True)
 
@@ -230,10 +230,12 @@ class Gate:
 
 
 class SqlThreads:
-    def __init__(self, session: Session, source: Pool | Source, listener: Callable[[Session], Listener | None]) -> None:
+    def __init__(
+        self, session: Session, source: SqlPool | Source, listener: Callable[[Session], Listener | None]
+    ) -> None:
         self.session = session
         self.source = source
-        self.pool = source if isinstance(source, Pool) else Borrowed(source)
+        self.pool = source if isinstance(source, SqlPool) else BorrowedPool(source)
         self._make_listener = listener
         self._reset()
 

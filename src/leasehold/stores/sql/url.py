@@ -10,7 +10,7 @@ from .dialect import DEFAULT_TABLE, check_table
 from .session import POOL_SIZE
 
 
-class Place(NamedTuple):
+class SqlAddress(NamedTuple):
     """A checked URL. ``options`` are the driver's."""
 
     host: str | None
@@ -24,7 +24,7 @@ class Place(NamedTuple):
     push: bool
 
 
-def read_url(url: str) -> Place:
+def read_url(url: str) -> SqlAddress:
     """The parts of a URL; a ValueError says which part is wrong, and never shows the password."""
     scheme = url.partition("://")[0]
     try:
@@ -47,7 +47,7 @@ def read_url(url: str) -> Place:
 
     database = unquote(parts.path[1:]) or None
     user, password = plain(parts.username), plain(parts.password)
-    return Place(parts.hostname, port, user, password, database, options, table, size, push == "on")
+    return SqlAddress(parts.hostname, port, user, password, database, options, table, size, push == "on")
 
 
 def _number(text: str, what: str) -> int:

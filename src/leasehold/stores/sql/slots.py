@@ -1,10 +1,10 @@
 """Who may use which connection of a pool, and who is next. Shared by the pools for threads and for asyncio.
 
-A pool has a fixed number of lines, each with a connection or the place for one. A line is idle, or on its way to
+A pool has a fixed number of slots, each with a connection or the place for one. A slot is idle, or on its way to
 whoever waits, or in use, and then only its user has it: one that an interrupted thread has dropped is collected, which
 closes its connection and makes room for another. So there is no mutex, and no count that must be put back.
 
-Those who ask for leases leave one line to those who renew, release and claim them.
+Those who ask for leases leave one slot to those who renew, release and claim them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...core import clock
-from ..common.turns import Queue
-from ..common.turns import Turn as PlainTurn
+from ..common.turns import Queue, Turn
 from .store import Accept, Extend, Free, ReadOurs, Unlocked
 
 RENEW, GIVE, ASK = 0, 1, 2
@@ -38,7 +37,7 @@ def rank(request: Any) -> int:
     return GIVE if isinstance(request, (Accept, Free, ReadOurs)) else ASK
 
 
-class Line(Generic[C]):
+class Slot(Generic[C]):
     __slots__ = ("__weakref__", "_drop", "connection", "since")
 
     def __init__(self, drop: Callable[[C], object]) -> None:
@@ -52,54 +51,54 @@ class Line(Generic[C]):
             self._drop(self.connection)
 
 
-class Turn(PlainTurn, Generic[C]):
-    """One operation's: it waits for a line, and has one while it works."""
+class SlotTurn(Turn, Generic[C]):
+    """One operation's: it waits for a slot, and has one while it works."""
 
     __slots__ = ("box", "rank")
 
     def __init__(self, rank: int, bell: Any) -> None:
         super().__init__(bell)
         self.rank = rank
-        self.box: list[Line[C]] = []
-        """Where others put a line for it. Whoever takes one out has it: that is one call of C."""
+        self.box: list[Slot[C]] = []
+        """Where others put a slot for it. Whoever takes one out has it: that is one call of C."""
 
 
 class Lent(NamedTuple, Generic[C]):
     connection: C
     new: bool
     """Whether it has to be checked."""
-    lines: Lines[C]
-    turn: Turn[C]
-    line: Line[C]
+    slots: Slots[C]
+    turn: SlotTurn[C]
+    slot: Slot[C]
 
 
-class Lines(Generic[C]):
+class Slots(Generic[C]):
     """``drop`` closes a connection that was dropped, without waiting for anything."""
 
     def __init__(self, size: int, drop: Callable[[C], object]) -> None:
         self._size = size
         self._drop = drop
-        self._queues: tuple[Queue[Turn[C]], ...] = Queue(), Queue(), Queue()
-        self._alive: deque[weakref.ref[Line[C]]] = deque()
-        self._idle: list[Line[C]] = []
+        self._queues: tuple[Queue[SlotTurn[C]], ...] = Queue(), Queue(), Queue()
+        self._alive: deque[weakref.ref[Slot[C]]] = deque()
+        self._idle: list[Slot[C]] = []
         """Those with a connection last, and of these the one that was used last."""
         self._most = size
         self._full_until = 0.0
 
-    def join(self, turn: Turn[C]) -> None:
+    def join(self, turn: SlotTurn[C]) -> None:
         self._queues[turn.rank].join(turn)
 
-    def line_for(self, turn: Turn[C]) -> Line[C] | None:
-        """The line that a turn may use now, which is then its user's alone."""
+    def slot_for(self, turn: SlotTurn[C]) -> Slot[C] | None:
+        """The slot that a turn may use now, which is then its user's alone."""
         try:
             return turn.box.pop()
         except IndexError:
             return self._take() if self._queues[turn.rank].has(turn, self._room(turn.rank)) else None
 
-    def over(self, turn: Turn[C], line: Line[C] | None) -> None:
-        """It has ended, or has given up. The line is fit for further use."""
-        if line is not None:
-            self._put(line)
+    def over(self, turn: SlotTurn[C], slot: Slot[C] | None) -> None:
+        """It has ended, or has given up. The slot is fit for further use."""
+        if slot is not None:
+            self._put(slot)
         self._queues[turn.rank].leave(turn)
         self._empty(turn)
         self.serve()
@@ -110,37 +109,37 @@ class Lines(Generic[C]):
             for turn in queue.waiting(self._room(rank)):
                 if turn.box:
                     continue
-                line = self._take()
-                if line is None:
+                slot = self._take()
+                if slot is None:
                     return
-                turn.box.append(line)
+                turn.box.append(slot)
                 turn.bell.ring()
                 if not queue.has(turn):
                     self._empty(turn)
 
-    def anew(self) -> Lines[C]:
-        return Lines(self._size, self._drop)
+    def anew(self) -> Slots[C]:
+        return Slots(self._size, self._drop)
 
-    def full(self, line: Line[C]) -> bool:
+    def full(self, slot: Slot[C]) -> bool:
         """The server refused a connection because it has too many. Whether there are others of ours to wait for."""
-        others = self.others(line)
-        self._put(line)
+        others = self.others(slot)
+        self._put(slot)
         if others:
             self._most, self._full_until = others, clock.now() + FULL
         return others > 0
 
-    def others(self, line: Line[C] | None = None) -> int:
-        """How many connections there are beside the line's, also those that are being opened."""
+    def others(self, slot: Slot[C] | None = None) -> int:
+        """How many connections there are beside the slot's, also those that are being opened."""
         idle = list(self._idle)
-        others = [each for each in self.all() if each is not line]
+        others = [each for each in self.all() if each is not slot]
         return sum(each.connection is not None or each not in idle for each in others)
 
-    def all(self) -> list[Line[C]]:
-        return [line for ref in list(self._alive) if (line := ref()) is not None]
+    def all(self) -> list[Slot[C]]:
+        return [slot for ref in list(self._alive) if (slot := ref()) is not None]
 
-    def idle(self) -> list[Line[C]]:
+    def idle(self) -> list[Slot[C]]:
         """Take out those that are not in use."""
-        found: list[Line[C]] = []
+        found: list[Slot[C]] = []
         while self._idle:
             try:
                 found.append(self._idle.pop())
@@ -148,41 +147,41 @@ class Lines(Generic[C]):
                 break
         return found
 
-    def waiting(self) -> list[Turn[C]]:
+    def waiting(self) -> list[SlotTurn[C]]:
         return [turn for queue in self._queues for turn in queue.waiting(2**31)]
 
     def _room(self, rank: int) -> int:
-        """How many turns of a rank can have a line at once."""
+        """How many turns of a rank can have a slot at once."""
         most = self._most if clock.now() < self._full_until else self._size
         return max(1, most - RESERVED) if rank == ASK else most
 
-    def _take(self) -> Line[C] | None:
-        """The line that was used last, else a new one if there may be one more."""
+    def _take(self) -> Slot[C] | None:
+        """The slot that was used last, else a new one if there may be one more."""
         full = clock.now() < self._full_until
         try:
-            line = self._idle.pop()
+            slot = self._idle.pop()
         except IndexError:
             if full:
                 return None
-            line = Line(self._drop)
-            self._alive.append(weakref.ref(line, self._alive.remove))
+            slot = Slot(self._drop)
+            self._alive.append(weakref.ref(slot, self._alive.remove))
             try:
-                self._alive.index(weakref.ref(line), 0, self._size)
+                self._alive.index(weakref.ref(slot), 0, self._size)
             except ValueError:
                 return None
-            return line
-        if line.connection is None and full:
-            self._put(line)
+            return slot
+        if slot.connection is None and full:
+            self._put(slot)
             return None
-        return line
+        return slot
 
-    def _put(self, line: Line[C]) -> None:
-        if line.connection is None:
-            self._idle.insert(0, line)
+    def _put(self, slot: Slot[C]) -> None:
+        if slot.connection is None:
+            self._idle.insert(0, slot)
         else:
-            self._idle.append(line)
+            self._idle.append(slot)
 
-    def _empty(self, turn: Turn[C]) -> None:
+    def _empty(self, turn: SlotTurn[C]) -> None:
         try:
             while True:
                 self._put(turn.box.pop())
