@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from leasehold import aio
-from leasehold.core.protocol import RENEWED, Ask, Busy, Grant, Reply, Steps, run_steps
+from leasehold.core.protocol import RENEWED, Ask, Busy, Grant, Reply, Steps, Store, run_steps
 from leasehold.testing.virtual import VirtualLoop, VirtualRegistry
 
 T0 = 100.0
@@ -101,8 +102,10 @@ class _Store:
     lacks: dict[str, str] = {}  # noqa: RUF012
 
     def __getattr__(self, operation: str) -> Any:
-        if operation.startswith("_") or operation in ("acquire_all", "give_back"):  # which a store may leave out
+        if operation.startswith("_"):
             raise AttributeError(operation)
+        if operation in ("acquire_all", "give_back"):  # which a store may leave out
+            return partial(getattr(Store, operation), self)
 
         def steps(*arguments: Any) -> Steps[Any]:
             return (yield operation, arguments[0] if arguments else None)

@@ -9,8 +9,8 @@ MUTANTS = [
     Mutant(
         "no deadline: a lease is valid until somebody ends it",
         "core/lease.py",
-        "return self._core.now() < self._trusted_until()",
-        "return self._end is None",
+        "return self._core.now() < self._state.trusted_until()",
+        "return self._state.end is None",
     ),
     Mutant(
         "the deadline of a grant counts from the answer",
@@ -21,8 +21,8 @@ MUTANTS = [
     Mutant(
         "the deadline of a renewal counts from the answer",
         "core/keeper.py",
-        "lease._renewed(sent, term, chosen=ttl is not None)",
-        "lease._renewed(core.now(), term, chosen=ttl is not None)",
+        "core.renewed(state, sent, term, chosen=ttl is not None)",
+        "core.renewed(state, core.now(), term, chosen=ttl is not None)",
     ),
     Mutant(
         "no margin for clocks that run at different speeds",
@@ -75,9 +75,9 @@ MUTANTS = [
     ),
     Mutant(
         "a renewal revives a lease that was past its deadline",
-        "core/lease.py",
-        "if self._end is not None or now >= self._deadline:\n                return",
-        "if self._end is not None and self._end != EXPIRED:\n                return\n            self._end = None",
+        "core/state.py",
+        "if self.end is not None or now >= self.deadline:\n            return False",
+        "if self.end is not None and self.end != EXPIRED:\n            return False\n        self.end = None",
     ),
     Mutant(
         "the renewer dies of its first error",
@@ -89,13 +89,13 @@ MUTANTS = [
     Mutant(
         "renewal stops after an error",
         "core/keeper.py",
-        "lease._due = now + min(timing.renew_every / 4, 1.0, max(0.02, (lease._deadline - now) / 4))",
-        'lease._due = float("inf")',
+        "state.due = now + min(timing.renew_every / 4, 1.0, max(0.02, (state.deadline - now) / 4))",
+        'state.due = float("inf")',
     ),
     Mutant(
         "an unknown renewal counts as loss",
         "core/keeper.py",
-        "if lease._failures >= timing.max_renew_failures:",
+        "if state.failures >= timing.max_renew_failures:",
         "if True:",
     ),
     Mutant(
@@ -119,21 +119,21 @@ MUTANTS = [
     Mutant(
         "the timer does not tell that a deadline has passed",
         "core/registry.py",
-        "if self.end(lease, lease._why_expired(now))]",
+        "if self.end(state, state.why_expired(now))]",
         "if False]",
         "lost_is_set_in_time",
     ),
     Mutant(
         "a loss is told twice",
         "core/registry.py",
-        "            if lease._end is not None:\n                return False\n            lease._end = reason",
-        "            lease._end = reason",
+        "            if state.end is not None:\n                return False\n            state.end = reason",
+        "            state.end = reason",
     ),
     Mutant(
         "a lease that was forgotten by its holder is kept",
-        "core/lease.py",
-        "                self._core.settle(self._claim.owed())\n            self._given = True\n\n    # For the keeper",
-        "                pass\n            self._given = True\n\n    # For the keeper",
+        "core/release.py",
+        "        if not state.offered:\n            core.settle(state.claim.owed())",
+        "        if False:\n            core.settle(state.claim.owed())",
     ),
     Mutant(
         "a release whose answer was lost is not tried again",
@@ -219,7 +219,7 @@ MUTANTS = [
     Mutant(
         "a leader that cannot renew is told to stop when its term is over, not before",
         "kinds/election/leadership.py",
-        "return until - min(self._before, (until - self.lease._sent) / 3)",
+        "return until - min(self._before, (until - self._state.sent) / 3)",
         "return until",
     ),
     Mutant(
@@ -230,22 +230,22 @@ MUTANTS = [
     ),
     Mutant(
         "max_hold is forgotten",
-        "core/lease.py",
-        "if timing.max_hold is not None and now - self._acquired >= timing.max_hold:\n            return False",
+        "core/state.py",
+        "if timing.max_hold is not None and now - self.acquired >= timing.max_hold:\n            return False",
         "if False:\n            return False",
     ),
     Mutant(
         "a forked child goes on with its parent's leases",
         "core/registry.py",
-        "lease._end = lease._end or FORKED",
+        "state.end = state.end or FORKED",
         "pass",
         "fork",
     ),
     Mutant(
         "a lease says that it is valid after its release or loss, until its deadline",
-        "core/lease.py",
-        'return self._deadline if self._end is None and not self._promised else float("-inf")',
-        'return self._deadline if not self._promised else float("-inf")',
+        "core/state.py",
+        'return self.deadline if self.end is None and not self.offered else float("-inf")',
+        'return self.deadline if not self.offered else float("-inf")',
     ),
     Mutant(
         "a waiter does not look when the holder's time is over",
@@ -262,8 +262,8 @@ MUTANTS = [
     Mutant(
         "a loss is announced to nobody",
         "core/registry.py",
-        "        if reason != RELEASED:\n            lease._announce()",
-        "        if False:\n            lease._announce()",
+        "        if reason != RELEASED:\n            state.announce()",
+        "        if False:\n            state.announce()",
     ),
     Mutant(
         "an acquire that a thread gives up leaves what it was granted, or its place",
@@ -301,9 +301,9 @@ MUTANTS = [
     ),
     Mutant(
         "who has offered a lease to another trusts it still",
-        "core/lease.py",
-        "        self._promised = True\n        self._wake()",
-        "        self._wake()",
+        "core/release.py",
+        "    state.offered = True\n    state.wake()",
+        "    state.wake()",
     ),
     Mutant(
         "what two accept is had by both",
@@ -313,14 +313,14 @@ MUTANTS = [
     ),
     Mutant(
         "a body that is silent keeps its lease",
-        "core/lease.py",
-        "return timing.beat_every is None or now - self._beat < timing.beat_every",
+        "core/state.py",
+        "return timing.beat_every is None or now - self.last_beat < timing.beat_every",
         "return True",
     ),
     Mutant(
         "what a drain gives up has no time to stop",
         "core/drain.py",
-        "            core.lose(lease, DRAINED)\n",
+        "            core.lose(state, DRAINED)\n",
         "            pass\n",
     ),
     Mutant(

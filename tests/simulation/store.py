@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from leasehold.core import protocol
 from leasehold.core.entry import RESTING, Entry
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Holding, Refusal, Renewal, run_steps
 from leasehold.errors import StoreUnavailable
@@ -33,7 +34,7 @@ class Silence:
     """Instead of an answer: there was none in time."""
 
 
-class Store:
+class Store(protocol.Store):
     """What a client knows of the store: each operation is one request."""
 
     scheme = "simulated"

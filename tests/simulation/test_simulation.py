@@ -16,7 +16,8 @@ import pytest
 from leasehold import aio
 from leasehold.core import drain
 from leasehold.core.entry import Entry
-from leasehold.core.lease import BaseLease
+from leasehold.core.state import LeaseState
+from leasehold.kinds import handover
 
 from .naive import NaiveClient
 from .run import KINDS, Simulation, simulate
@@ -127,7 +128,7 @@ def test_a_loss_that_is_never_told_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_lease_that_is_valid_after_its_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio.Lease, "_trusted_until", lambda lease: lease._deadline)
+    monkeypatch.setattr(LeaseState, "trusted_until", lambda state: state.deadline)
     assert finds("not in the store")
 
 
@@ -182,7 +183,7 @@ def test_only_force_is_an_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_who_trusts_what_it_has_offered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BaseLease, "_offer", lambda lease: None)
+    monkeypatch.setattr(handover, "offer", lambda state: None)
     assert finds("overlap")
 
 
@@ -193,12 +194,12 @@ def test_what_a_drain_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_drain_that_does_not_end_in_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain, "UNWIND", 30.0)
-    monkeypatch.setattr(BaseLease, "_given", property(lambda lease: False, lambda lease, given: None), raising=False)
+    monkeypatch.setattr(LeaseState, "released_by", property(lambda state: None, lambda state, caller: None))
     assert finds("drained after")
 
 
 def test_what_is_held_for_too_long_or_in_silence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BaseLease, "_may_renew", lambda lease, now: lease._spec.timing.renew)
+    monkeypatch.setattr(LeaseState, "may_renew", lambda state, now: state.spec.timing.renew)
     assert finds("not to be renewed any more")
 
 

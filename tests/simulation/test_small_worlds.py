@@ -8,6 +8,7 @@ import pytest
 
 from leasehold import LeaseLost, ShuttingDown
 from leasehold.core.drain import UNWIND
+from leasehold.core.lease import registry_of, state_of
 from leasehold.testing.history import check
 
 from .resource import Counter
@@ -64,7 +65,7 @@ def test_a_lease_outlives_renewals_that_fail(small: Small) -> None:
     small.cut(15)
     small.pass_time(100)
     assert lease.valid
-    assert lease._core.renewal_failures >= 1
+    assert registry_of(lease).renewal_failures >= 1
 
 
 def test_a_lease_that_cannot_be_renewed_is_lost_at_its_deadline(small: Small) -> None:
@@ -77,7 +78,7 @@ def test_a_lease_that_cannot_be_renewed_is_lost_at_its_deadline(small: Small) ->
     small.pass_time(0.1)
     assert not lease.valid
     assert len(told) == 1
-    assert told[0] == pytest.approx(small.client.process.world_time(lease._deadline), abs=0.001)
+    assert told[0] == pytest.approx(small.client.process.world_time(state_of(lease).deadline), abs=0.001)
     assert small.taken()  # the store still has it then: that is what the margin is for
 
 

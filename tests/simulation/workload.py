@@ -14,6 +14,7 @@ from leasehold import AcquireTimeout, LeaseLost, ShuttingDown, StoreError, Store
 from leasehold.core import timing
 from leasehold.core.claim import EXPIRED, OVERHELD, SILENT, TAKEN
 from leasehold.core.drain import UNWIND
+from leasehold.core.lease import registry_of, state_of
 from leasehold.testing.history import LATE
 from leasehold.testing.virtual import VirtualRegistry
 
@@ -180,15 +181,16 @@ class Client:
 
     def granted(self, lease: Any, ask: str, invoked: float, subject: str = "") -> None:
         """It is held; ``subject`` is what it is held for, where that is not its name."""
-        if lease._spec.limit == 1:
-            invoked = self.process.world_time(lease._acquired)  # what granted it was sent then, after a wait perhaps
+        if state_of(lease).spec.limit == 1:
+            # What granted it was sent then, after a wait perhaps.
+            invoked = self.process.world_time(state_of(lease).acquired)
             if (
                 self.server.step_us
             ):  # by a clock that has jumped it may think so of a time when it had long been granted
                 invoked = min(invoked, self.server.granted.get((lease.name, lease.token), self.world.now))
-        if lease._core in self.drained:
+        if registry_of(lease) in self.drained:
             self.left(lease.name, f"{ask} was granted it by a Locks that was drained")
-        held = {"owner": ask, "token": lease.token, "ask": ask, "weight": lease._spec.weight}
+        held = {"owner": ask, "token": lease.token, "ask": ask, "weight": state_of(lease).spec.weight}
         self.world.history.add("acquire", subject or lease.name, outcome="granted", invoked=invoked, **held)
         self.world.say(ask, f"granted {lease.name} token {lease.token}")
 
@@ -213,7 +215,7 @@ class Client:
                         lease.beat()
                     if rng.random() < 0.1:
                         await self.renew(lease)
-                    if hasattr(lease, "_hold") and lease._core is self.locks._core and rng.random() < 0.3:
+                    if hasattr(lease, "_hold") and registry_of(lease) is self.locks._core and rng.random() < 0.3:
                         await self.enter_again(lease)
                 if self.kinds and len(parts(lease)) == 1 and not hasattr(lease, "_hold") and rng.random() < 0.08:
                     await self.hand_over(lease)
@@ -262,9 +264,9 @@ class Client:
 
     def renewable_until(self, lease: Any) -> float:
         """Until when it may be renewed, by its process's clock: it has been held for long, or its body is silent."""
-        timing = lease._spec.timing
-        held = NEVER if timing.max_hold is None else lease._acquired + timing.max_hold
-        silent = NEVER if timing.beat_every is None else lease._beat + timing.beat_every
+        timing = state_of(lease).spec.timing
+        held = NEVER if timing.max_hold is None else state_of(lease).acquired + timing.max_hold
+        silent = NEVER if timing.beat_every is None else state_of(lease).last_beat + timing.beat_every
         return NEVER if (lease.name, lease.token) in self.by_hand else min(held, silent)
 
     async def renew(self, lease: Any) -> None:
@@ -357,9 +359,9 @@ class Client:
         self.drained.add(locks._core)
         allowed = grace * 1.01 + UNWIND + 2 * timing.CALL_LIMIT + self.process.stalled(began)
         world.history.add("took", "-", owner=self.process.name, outcome="drained", invoked=began, limit=allowed)
-        for lease in locks._core.held():
-            if lease.valid:
-                self.left(lease.name, f"{lease.data} holds token {lease.token} of a Locks that was drained")
+        for state in locks._core.held():
+            if state.remaining(locks._core.now()):
+                self.left(state.name, f"{state.spec.data} holds token {state.token} of a Locks that was drained")
         await locks.close()
         self.membership = None
         self.locks = self.connect(self.network)
@@ -374,7 +376,7 @@ class Client:
         except StoreError:
             pass
         member = self.kinds and lease.name in self.counters and self.counters[lease.name].kind == "group"
-        if member and outcome == "refused" and lease.lost_reason is None and lease._core.draining is not None:
+        if member and outcome == "refused" and lease.lost_reason is None and registry_of(lease).draining is not None:
             return  # it has left with the drain
         for part in parts(lease):
             held = {"owner": lease.data, "token": part.token, "invoked": invoked}
@@ -403,14 +405,14 @@ class Client:
 
     def lost_since(self, lease: Any) -> float:
         now = self.world.now
-        return min(self.process.world_time(lease._deadline), now) if lease.lost_reason in BY_CLOCK else now
+        return min(self.process.world_time(state_of(lease).deadline), now) if lease.lost_reason in BY_CLOCK else now
 
     def observe(self) -> None:
         """Whatever says now that it is valid, though it may have nobody to ask it; and what has ended, for ever."""
         if self.process.dead:
             return
         for core in self.process.cores:
-            for lease in core.held():
+            for lease in [state.handle for state in core.held()]:
                 if (lease.name, lease.token) not in self.leaving:
                     self.known.setdefault((lease.name, lease.token), weakref.ref(lease))
                     self.note_check(lease)
@@ -419,7 +421,7 @@ class Client:
                 del self.known[holding]
                 self.hearing.pop(holding, None)
                 continue
-            if lease._end is not None and lease.valid:
+            if state_of(lease).end is not None and lease.valid:
                 self.note_check(lease)
             if holding in self.hearing and holding not in self.leaving and lease.lost_reason is not None:
                 self.see_that_it_is_told(lease)

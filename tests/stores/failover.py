@@ -19,6 +19,7 @@ import leasehold
 from leasehold import aio
 from leasehold.core import clock
 from leasehold.core.claim import TAKEN
+from leasehold.core.lease import state_of
 from leasehold.testing.api import Api, Tasks, Threads, make_api
 from leasehold.testing.handles import Lease, Locks, eventually
 
@@ -37,7 +38,7 @@ class Term:
     """One holding of a name, and until when its holder trusted it, on the clock that deadlines are told by."""
 
     def __init__(self, lease: Lease) -> None:
-        self.name, self.token, self.attempt = lease.name, lease.token, lease._claim.attempt
+        self.name, self.token, self.attempt = lease.name, lease.token, state_of(lease).claim.attempt
         self.began = clock.now()
         self.ended = float("inf")
         self.dropped = False
@@ -45,8 +46,8 @@ class Term:
     def over(self, lease: Lease) -> None:
         """Whatever happens from here on: it was trusted until now, or until its deadline."""
         now = clock.now()
-        self.ended = min(now, lease._deadline)
-        self.dropped = lease.lost_reason == TAKEN and now < lease._deadline
+        self.ended = min(now, state_of(lease).deadline)
+        self.dropped = lease.lost_reason == TAKEN and now < state_of(lease).deadline
 
 
 class Crowd:

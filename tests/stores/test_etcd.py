@@ -17,6 +17,7 @@ from etcd_tools import LIMIT, LONG, A, B, Waiter, delete, deletion, finish, keys
 import leasehold
 from leasehold import LeaseLost, StoreNotReady, StoreUnavailable, aio
 from leasehold.core import clock, timing
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Renewal
 from leasehold.stores.etcd import asking, renewing, sessions, tasks, threads, wire
 from leasehold.stores.etcd.asking import Watch
@@ -105,7 +106,8 @@ def test_a_lease_that_nobody_renews_ends_though_others_do(server: Etcd, namespac
     with leasehold.connect(server.url, namespace=namespace, ttl=8, renew_every=0.5) as locks:
         kept = locks.lock("kept").acquire()
         lost = locks.lock("lost").acquire()
-        locks._core.leases.pop(lost._claim.attempt)  # as if it had been given up as lost, while its body goes on
+        # As if it had been given up as lost, while its body goes on.
+        locks._core.leases.pop(state_of(lost).claim.attempt)
         with leasehold.connect(server.url, namespace=namespace) as other:
             taken = other.lock("lost").acquire(60)
         assert taken.token > lost.token
@@ -120,7 +122,8 @@ def test_a_lease_that_nobody_renews_ends_though_others_come_and_go(server: Etcd,
         leasehold.connect(server.url, namespace=namespace) as other,
     ):
         lost = locks.lock("lost").acquire()
-        locks._core.leases.pop(lost._claim.attempt)  # as if it had been given up as lost, while its body goes on
+        # As if it had been given up as lost, while its body goes on.
+        locks._core.leases.pop(state_of(lost).claim.attempt)
         waiter = Waiter(other, "lost")
         passing = locks.all_of("a", "b") if several else locks.lock("a")
         ends = time.monotonic() + 60
@@ -240,7 +243,7 @@ def test_what_has_gone_is_not_kept_by_keeping_its_lease(server: Etcd, namespace:
         store, driver = locks._core.store, locks._core.driver
         terms = (60_000_000, 30_000_000)
         asks = [
-            Renewal(lease.name, lease._claim.attempt, lease.token, ttl)
+            Renewal(lease.name, state_of(lease).claim.attempt, lease.token, ttl)
             for lease, ttl in zip(leases, terms, strict=True)
         ]
         steps = store.renew(asks)
@@ -379,7 +382,7 @@ def test_a_move_that_is_refused_leaves_the_others_alone(server: Etcd, namespace:
         store, driver = locks._core.store, locks._core.driver
         leases = [locks.lock(name).acquire() for name in "ab"]
         asks = [
-            Renewal(lease.name, lease._claim.attempt, lease.token, ttl * SECOND)
+            Renewal(lease.name, state_of(lease).claim.attempt, lease.token, ttl * SECOND)
             for lease, ttl in zip(leases, (2000, 1000), strict=True)
         ]
         steps = store.renew(asks)
@@ -420,7 +423,7 @@ def asks_for(leases: list[leasehold.Lease], *ttls: int) -> list[Renewal]:
     """A renewal of each, in seconds; of the rest as of the last."""
     terms = [*ttls, *[ttls[-1]] * (len(leases) - len(ttls))]
     return [
-        Renewal(lease.name, lease._claim.attempt, lease.token, ttl * SECOND)
+        Renewal(lease.name, state_of(lease).claim.attempt, lease.token, ttl * SECOND)
         for lease, ttl in zip(leases, terms, strict=True)
     ]
 
@@ -436,7 +439,7 @@ def test_many_that_could_move_are_renewed_where_they_are(server: Etcd, namespace
             assert driver.run(store.renew(asks_for(leases, 500)), LIMIT) == ["renewed"] * len(leases)
             assert asked.count(wire.GRANT) <= 2 * turn * renewing.MOVES
         [shared] = store.sessions._by_length.values()  # type: ignore[attr-defined]
-        on_it = [lease for lease in leases if store.sessions.held[lease._claim.attempt].lease == shared.id]  # type: ignore[attr-defined]
+        on_it = [lease for lease in leases if store.sessions.held[state_of(lease).claim.attempt].lease == shared.id]  # type: ignore[attr-defined]
         assert not on_it, "all have left it by now"
         assert all(lease.release() for lease in leases)
 

@@ -11,6 +11,7 @@ from etcd_tools import LIMIT, LONG, A, B, Waiter, delete, finish, keys
 import leasehold
 from leasehold import StoreNotReady
 from leasehold.core import clock
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.errors import Refused
@@ -222,7 +223,7 @@ def test_what_is_taken_over_when_the_lease_of_the_heir_has_gone(server: Etcd, na
         [number] = other._core.store.sessions._leases  # type: ignore[attr-defined]
         ask(server.port, "lease/revoke", {"ID": str(number)})
         lease = locks.lock("x").acquire()
-        heir = (lease._claim.attempt, lease.token)
+        heir = (state_of(lease).claim.attempt, lease.token)
         request = Ask("x", B, "me", "lock", None, 30_000_000, kept=True, heir=heir)
         reply = other._core.driver.run(other._core.store.acquire(request), LIMIT)
         assert isinstance(reply, Grant)
@@ -250,7 +251,7 @@ def test_a_note_is_not_written_by_one_who_is_broken_meanwhile(server: Etcd, name
     ):
         lease = locks.lock("x").acquire()
         store, driver = locks._core.store, locks._core.driver
-        steps = store.write_note("x", lease._claim.attempt, lease.token, "done")
+        steps = store.write_note("x", state_of(lease).claim.attempt, lease.token, "done")
         write = steps.send(driver._link.send(next(steps), LIMIT))  # type: ignore[attr-defined]
         assert write.method == wire.TXN
         assert other.break_lease("x")

@@ -19,6 +19,7 @@ from etcd_tools import LIMIT, A, Waiter, keys
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core import timing
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import Busy, Renewal
 from leasehold.stores.common.findings import Finding
 from leasehold.stores.etcd import wire
@@ -43,7 +44,7 @@ def test_what_is_in_a_full_pipe_arrives_whole(server: Etcd, namespace: str) -> N
     """Requests that are larger than HTTP/2's windows: renewal of many long names."""
     with leasehold.connect(server.url, namespace=namespace) as locks:
         held = [locks.lock("🔒" * 500 + f"{number:03}").acquire() for number in range(150)]
-        asks = [Renewal(lease.name, lease._claim.attempt, lease.token, 30_000_000) for lease in held]
+        asks = [Renewal(lease.name, state_of(lease).claim.attempt, lease.token, 30_000_000) for lease in held]
         assert set(locks._core.driver.run(locks._core.store.renew(asks), LIMIT)) == {"renewed"}
         assert len(list(locks.leases())) == 150
         for lease in held:

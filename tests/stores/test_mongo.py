@@ -22,6 +22,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, 
 import leasehold
 from leasehold import aio
 from leasehold.core import keeper, timing
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import GONE, RENEWED, SECOND, Ask, Renewal
 from leasehold.stores.mongodb import link as mongo_link
 from servers.mongodb import MongoDB
@@ -647,7 +648,7 @@ def test_no_operation_takes_a_record_of_a_newer_leasehold_for_none(url: str, cli
     with leasehold.connect(url, ttl=30) as locks:
         core: Any = locks._core
         lease = locks.lock("x").acquire()
-        attempt, token = lease._claim.attempt, lease.token
+        attempt, token = state_of(lease).claim.attempt, lease.token
         leases.update_one({"_id.name": "x"}, {"$set": {"format": 99, "holders": "in another way"}})
         ask = Ask("x", "0" * 16, "me", "lock", None, SECOND)
         steps = {
@@ -700,7 +701,7 @@ def test_a_note_is_read_as_no_election_can_undo_it(url: str) -> None:
     with pymongo.MongoClient[Any](url, event_listeners=[sent]) as client, leasehold.connect(client) as locks:
         core: Any = locks._core
         with locks.lock("x") as lease:
-            assert core.call(core.store.write_note("x", lease._claim.attempt, lease.token, "text"))
+            assert core.call(core.store.write_note("x", state_of(lease).claim.attempt, lease.token, "text"))
         seen.clear()
         assert core.call(core.store.read_note("x")) == "text"
         assert [command["readConcern"]["level"] for command in seen if command.get("find") == "leasehold"] == [

@@ -18,6 +18,7 @@ import redis.asyncio
 import leasehold
 from leasehold import aio
 from leasehold.core import timing
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import RENEWED, Busy, Renewal
 from leasehold.core.timing import FALLBACK, FIRST_TERM
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
@@ -80,7 +81,7 @@ def renewed(leases) -> bool:
     """Whether each has been renewed and stands; one that was lost never will be."""
     for lease in leases:
         lease.check()
-    return all(lease._sent > lease._acquired for lease in leases)
+    return all(state_of(lease).sent > state_of(lease).acquired for lease in leases)
 
 
 # Stored shape.
@@ -154,7 +155,7 @@ def test_a_record_outlives_all_that_is_held_in_it(locks, client) -> None:
 
 
 def renewal_of(lease) -> Renewal:
-    return Renewal(lease.name, lease._claim.attempt, lease.token, 600_000_000)
+    return Renewal(lease.name, state_of(lease).claim.attempt, lease.token, 600_000_000)
 
 
 def spoil(client, how: str | bytes) -> None:

@@ -12,6 +12,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from leasehold.core import clock, timing
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import RENEWED, Renewal, run_steps
 from leasehold.errors import StoreNotReady, StoreUnavailable
 from leasehold.stores.redis import cluster as slots
@@ -59,7 +60,7 @@ def renewals_of(locks: Locks) -> int:
 
 def renew(locks: Locks, limit: float, *leases: Lease) -> Any:
     """As its keeper would."""
-    batch = [Renewal(lease.name, lease.real._claim.attempt, lease.token, 600_000_000) for lease in leases]
+    batch = [Renewal(lease.name, state_of(lease.real).claim.attempt, lease.token, 600_000_000) for lease in leases]
     return locks.run(locks.store.renew(batch), limit)
 
 
@@ -173,7 +174,9 @@ def test_a_master_that_hangs_is_no_matter_of_the_leases_on_others(start_server, 
     try:
         assert leases[2].wait_lost(60)
         renewals = renewals_of(locks)
-        assert min(lease.real._sent for lease in leases[:2]) > paused, "renewed while the other was not yet given up"
+        assert min(state_of(lease.real).sent for lease in leases[:2]) > paused, (
+            "renewed while the other was not yet given up"
+        )
         assert [lease.valid for lease in leases] == [True, True, False]
         eventually(lambda: renewals_of(locks) >= renewals + 2)
         assert [lease.valid for lease in leases] == [True, True, False]

@@ -9,6 +9,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import SECOND, Busy, Grant, Missing, Steps
 from leasehold.errors import StoreUnavailable
 from leasehold.stores.redis.scripts import Call
@@ -116,7 +117,7 @@ def test_what_a_late_acquire_has_taken_is_given_back_by_the_release(
 def test_a_takeover_that_comes_too_late(target: Any, connect: Connect) -> None:
     locks = connect(target)
     held = locks.lock("x", ttl=TTL).acquire(20)
-    ask = make_ask("x", B, TTL, heir=(held.real._claim.attempt, held.token))
+    ask = make_ask("x", B, TTL, heir=(state_of(held.real).claim.attempt, held.token))
     late = given_up(locks.store.acquire(ask))
     assert locks.run(locks.store.abandon("x", B)) is False
     locks.run(send(late))

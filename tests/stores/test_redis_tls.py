@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 
 import leasehold
 from leasehold import aio
+from leasehold.core.lease import state_of
 from leasehold.errors import StoreNotReady
 from leasehold.stores.redis.doctor import doctor
 from servers.base import NotReady
@@ -94,7 +95,7 @@ def test_threads(server: TlsRedis, scheme: str) -> None:
         got: list[int] = []
         waiter = threading.Thread(target=lambda: got.append(other.lock("a").acquire(timeout=60).token))
         waiter.start()
-        while lease._sent == lease._acquired:  # until it was renewed
+        while state_of(lease).sent == state_of(lease).acquired:  # until it was renewed
             lease.check()
             time.sleep(0.01)
         assert waiter.is_alive()
@@ -108,7 +109,7 @@ async def test_tasks(server: TlsRedis) -> None:
     async with aio.connect(server.url, **OFTEN) as locks, aio.connect(server.url) as other:
         lease = await locks.lock("a").acquire()
         waiter = asyncio.ensure_future(other.lock("a").acquire(timeout=60)._acquire)
-        while lease._sent == lease._acquired:  # until it was renewed
+        while state_of(lease).sent == state_of(lease).acquired:  # until it was renewed
             lease.check()
             await asyncio.sleep(0.01)
         assert not waiter.done()

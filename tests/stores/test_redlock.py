@@ -16,6 +16,7 @@ from redlock_nodes import be_patient, behind_a_proxy, holders, url
 
 import leasehold
 from leasehold import aio
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import RENEWED, Renewal
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
 from leasehold.stores.redis import pool_tasks, pool_threads
@@ -81,7 +82,7 @@ def test_a_minority_may_be_dead(nodes, locks) -> None:
     for node in nodes[:2]:
         node.kill()
     lease = locks.lock("b", ttl=60, renew_every=0.5, max_renew_failures=1000).acquire(timeout=20)
-    eventually(lambda: lease._sent > lease._acquired)  # renewed by the other three
+    eventually(lambda: state_of(lease).sent > state_of(lease).acquired)  # renewed by the other three
     assert lease.valid
     assert lease.release() is True
     assert locks.lock("c").acquire(timeout=20).token > before
@@ -424,7 +425,7 @@ def test_a_node_that_cannot_read_a_record_has_no_vote(nodes, locks, spoilt: int)
     for node in nodes[:spoilt]:
         redis.Redis(port=node.port).hset("leasehold:{:b}", "f", "2")
     core = locks._core
-    asks = [Renewal(lease.name, lease._claim.attempt, lease.token, 600_000_000) for lease in leases]
+    asks = [Renewal(lease.name, state_of(lease).claim.attempt, lease.token, 600_000_000) for lease in leases]
     first, second = core.driver.run(core.store.renew(asks), 20.0)
     assert first == RENEWED
     if spoilt == 2:

@@ -12,6 +12,7 @@ from redlock_nodes import be_patient, behind_a_proxy, holders, url
 
 import leasehold
 from leasehold.core import clock
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import SECOND, Busy, Grant, Renewal
 from leasehold.errors import LeaseLost
 from leasehold.stores.redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, Call
@@ -167,7 +168,7 @@ def test_a_lease_outlives_the_restart_of_every_node(connect: Connect, nodes: lis
         lease.renew()
         found = locks.run(locks.store._look(["x"]))
         vote = holders(node, "x") or b""  # a waiter's, for a moment, perhaps
-        return lease.real._claim.attempt.encode() in vote and [each.owner for each in found] == ["me"]
+        return state_of(lease.real).claim.attempt.encode() in vote and [each.owner for each in found] == ["me"]
 
     for node in nodes:
         node.kill()

@@ -22,6 +22,7 @@ from sql_servers import HOLD, KINDS, Counter, Database, at_once, at_rest, before
 import leasehold
 from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable, aio
 from leasehold.core import entry
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal
 from leasehold.core.timing import FALLBACK
 from leasehold.stores.common.entries import Page
@@ -66,7 +67,7 @@ def test_renewals_go_in_one_statement(database: Database, namespace: str, monkey
         leases = [locks.lock(f"name-{number}").acquire() for number in range(50)]
         sent = statements(monkeypatch)
         core: Any = locks._core
-        core.urgent.update([lease._claim.attempt for lease in leases])
+        core.urgent.update([state_of(lease).claim.attempt for lease in leases])
         core.wake_keeper()
         eventually(lambda: core.renewals >= 50)
         time.sleep(0.1)
@@ -76,7 +77,7 @@ def test_renewals_go_in_one_statement(database: Database, namespace: str, monkey
 
 def renewals(leases: Sequence[Any]) -> list[Renewal]:
     """For 240 s each."""
-    claims = [lease._claim for lease in leases]
+    claims = [state_of(lease).claim for lease in leases]
     return [Renewal(each.name, each.attempt, each.token, 240 * SECOND) for each in claims]
 
 
@@ -322,7 +323,7 @@ def test_what_has_a_note_is_not_in_the_way_of_a_purge(database: Database, namesp
         lease = locks.lock("work").acquire()  # while it is held too, since its holder may die there
         core: Any = locks._core
         for text in ("text", None):
-            assert core.call(core.store.write_note("work", lease._claim.attempt, lease.token, text))
+            assert core.call(core.store.write_note("work", state_of(lease).claim.attempt, lease.token, text))
             ((found,),) = database.sql(day, namespace)
             assert found == NEVER if text else abs(found - time.time() // 86400) <= 1
         lease.release()
@@ -1082,7 +1083,7 @@ def test_a_lease_that_has_expired_is_not_given_back(database: Database, namespac
         lease = locks.lock("name", ttl=0.5, renew=False).acquire()
         eventually(lambda: locks.inspect("name") is None)
         core: Any = locks._core
-        steps = core.store.release("name", lease._claim.attempt, lease.token, None)
+        steps = core.store.release("name", state_of(lease).claim.attempt, lease.token, None)
         assert core.driver.run(steps, 5.0) is False
 
 

@@ -15,6 +15,7 @@ from sql_servers import Database
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from leasehold import aio
+from leasehold.core.lease import state_of
 from leasehold.stores.sql import tasks as sql_tasks
 from leasehold.stores.sql.tasks import AsyncSqlPool, SqlTasks
 
@@ -116,8 +117,8 @@ async def test_listener_and_keeper_come_back_when_every_task_was_cancelled(
             assert held.valid
         waiter = asyncio.ensure_future(locks.lock("name", timeout=60).acquire())
         await until(lambda: driver.session.waiters and driver._ready)
-        known = held._deadline
-        await until(lambda: held._deadline > known)
+        known = state_of(held).deadline
+        await until(lambda: state_of(held).deadline > known)
         await theirs.release()
         await (await waiter).release()
         await held.release()

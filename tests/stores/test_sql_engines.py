@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import GONE, RENEWED, Renewal
 from leasehold.stores.sql.store import Exchange
 from leasehold.stores.sqlalchemy import tasks as engine_tasks
@@ -165,7 +166,7 @@ def test_what_one_statement_has_renewed_is_recognised(
     written: list[None] = []
 
     def renewal(core: Any, leases: list[Any]) -> Any:
-        claims = [lease._claim for lease in leases]
+        claims = [state_of(lease).claim for lease in leases]
         batch = [Renewal(each.name, each.attempt, each.token, 60_000_000) for each in claims]
         return before(Exchange, core.store.renew(batch), lambda: written.append(None))
 

@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
 from leasehold import StoreUnavailable, aio
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import Busy, Grant
 from leasehold.stores.sql.store import Exchange, ExchangeAll, TakeOrJoin
 from leasehold.testing.handles import eventually
@@ -110,7 +111,7 @@ def test_statements_that_were_given_up_on_are_ended(own_of_all: Database, namesp
         with locked(database, namespace):
             for _ in range(3):
                 with pytest.raises(StoreUnavailable):
-                    core.driver.run(core.store.release("name", lease._claim.attempt, lease.token, None), 0.3)
+                    core.driver.run(core.store.release("name", state_of(lease).claim.attempt, lease.token, None), 0.3)
             eventually(lambda: not busy(database))
         assert lease.release()
 

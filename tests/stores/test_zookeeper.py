@@ -24,6 +24,7 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 import leasehold
 from leasehold import aio
 from leasehold.core import timing
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import Ask, Busy, Missing, Renewal
 from leasehold.stores.common.findings import ERROR, OK, WARNING, Finding
 from leasehold.stores.zookeeper import access as zk_access
@@ -82,7 +83,7 @@ def link_of(locks: leasehold.Locks) -> zk_link.Link:
 
 
 def node_of(locks: leasehold.Locks, lease: leasehold.Lease) -> str:
-    path = link_of(locks).stakes[lease._claim.attempt].path
+    path = link_of(locks).stakes[state_of(lease).claim.attempt].path
     assert path is not None
     return path
 
@@ -233,7 +234,7 @@ def test_renewals_that_fill_more_than_one_message_are_split(connect: Callable[..
     locks = connect(ttl=60)
     held = [locks.lock("🔒" * 500 + f"{number:03}", data="x" * 4000).acquire() for number in range(200)]
     for ttl in (60_000_000, 61_000_000):  # checked; written
-        asks = [Renewal(lease.name, lease._claim.attempt, lease.token, ttl) for lease in held]
+        asks = [Renewal(lease.name, state_of(lease).claim.attempt, lease.token, ttl) for lease in held]
         assert set(locks._core.driver.run(locks._core.store.renew(asks), 60)) == {"renewed"}  # type: ignore[attr-defined]
     assert all(lease.valid for lease in held)
 
@@ -244,7 +245,7 @@ def test_a_renewal_is_not_tried_once_more_for_each_that_is_released_meanwhile(
     """One that runs after whoever gives back leases, one after the other, keeps all others waiting."""
     locks = connect(ttl=60)
     *released, kept = [locks.lock(f"x{number}").acquire() for number in range(20)]
-    asks = [Renewal(lease.name, lease._claim.attempt, lease.token, 60_000_000) for lease in (*released, kept)]
+    asks = [Renewal(lease.name, state_of(lease).claim.attempt, lease.token, 60_000_000) for lease in (*released, kept)]
     sent: list[int] = []
     submit = zk_link.Session.submit
 
@@ -388,7 +389,7 @@ def test_a_sweep_spares_what_the_same_attempt_holds_since(
     locks = connect(ttl=30)
     lease = locks.lock("x").acquire()
     mine = node_of(locks, lease)
-    stake = link_of(locks).stakes[lease._claim.attempt]
+    stake = link_of(locks).stakes[state_of(lease).claim.attempt]
     late = client.create(f"{mine[:-10]}", stake.record.encode(), None, True, True)
     assert late != mine
     lose_the_first_listing(link_of(locks), "x", monkeypatch)

@@ -15,6 +15,7 @@ from kazoo.protocol.connection import ConnectionHandler
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core import clock
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import SECOND, Renewal
 from leasehold.stores.zookeeper import link as zk_link
 from leasehold.stores.zookeeper import nodes
@@ -72,10 +73,10 @@ class Held:
 
     @property
     def stake(self) -> Any:
-        return self.link.stakes[self.lease._claim.attempt]
+        return self.link.stakes[state_of(self.lease).claim.attempt]
 
     def renewal(self, ttl: float) -> Renewal:
-        return Renewal("x", self.lease._claim.attempt, self.lease.token, int(ttl * SECOND))
+        return Renewal("x", state_of(self.lease).claim.attempt, self.lease.token, int(ttl * SECOND))
 
     def renew(self, ttl: float) -> Any:
         return self.driver.run(self.store.renew([self.renewal(ttl)]), 60)
@@ -255,7 +256,9 @@ def both_sessions(locks: Any) -> tuple[zk_link.Session, zk_link.Session]:
 
 
 def asks(*leases: Any) -> list[Renewal]:
-    return [Renewal(lease.name, lease._claim.attempt, lease.token, int(lease.ttl * SECOND)) for lease in leases]
+    return [
+        Renewal(lease.name, state_of(lease).claim.attempt, lease.token, int(lease.ttl * SECOND)) for lease in leases
+    ]
 
 
 def test_a_session_that_is_down_costs_no_other_its_leases(connect: Connect) -> None:
@@ -433,9 +436,9 @@ def test_what_is_to_be_removed_from_a_session_that_is_left_is(
     locks, other = connect(ttl=30), connect(ttl=30)
     offered, beside = locks.lock("x").acquire(), locks.lock("y").acquire()
     link = locks._core.driver.link  # type: ignore[attr-defined]
-    path = link.stakes[beside._claim.attempt].path
+    path = link.stakes[state_of(beside).claim.attempt].path
     text = offered.transfer()
-    locks._core.leases.pop(beside._claim.attempt)  # as if it could not be given back
+    locks._core.leases.pop(state_of(beside).claim.attempt)  # as if it could not be given back
     locks.close()
     assert not client.exists(path)
     assert other.accept(text).release()

@@ -42,8 +42,8 @@ class Work:
     def settled(self) -> int | None:
         """The exit code if the outcome is final; None if COMMAND has to run."""
         core, ends = self._core, self._ends
-        for lease in core.held():  # a slow read must leave enough of the lease for COMMAND
-            halfway = core.now() + lease.remaining / 2
+        for state in core.held():  # a slow read must leave enough of the lease for COMMAND
+            halfway = core.now() + state.remaining(core.now()) / 2
             ends = halfway if ends is None else min(ends, halfway)
         try:
             outcome = core.drive(look(core, self._once.name, self._policy._replace(ends=ends)))

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from ..core import clock
+from ..core.lease import registry_of, state_of
 from ..runtime.ready import readable
 from .say import say, span
 from .signals import ENDING
@@ -47,7 +48,7 @@ class Watch:
             resumed = self._stopped_with(self._child.look(), lease)
             pause = None
             if lease is not None:
-                now, deadline = clock.now(), lease._deadline
+                now, deadline = clock.now(), state_of(lease).deadline
                 stop_at = deadline - SLACK - kill_after
                 self._guardian.tell(deadline - SLACK / 2)
                 reason = lease.lost_reason
@@ -74,7 +75,7 @@ class Watch:
         if not (self._child.on_terminal or self._suspended):
             return False
         self._suspended = False
-        driver = None if lease is None else lease._core.driver
+        driver = None if lease is None else registry_of(lease).driver
         with getattr(driver, "at_rest", nullcontext)():  # a process stopped in a write could block all others
             self._child.stop_with_it()
         return True

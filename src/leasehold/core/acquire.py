@@ -1,4 +1,4 @@
-"""How a lease is taken: written once, for threads and for tasks. How it is given back is in ``release.py``.
+"""How a lease is acquired: written once, for threads and for tasks. How it is given back is in ``release.py``.
 
 What takes time is a generator of :mod:`leasehold.core.effects`: it yields a ``Run`` (a store operation), a ``Wait`` or
 a ``Listen``, and is sent the result.
@@ -13,33 +13,34 @@ from ..errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
 from . import timing
 from .claim import NOT_THERE, Claim
 from .effects import RETRY, Effects, Listen, Run, Wait
-from .lease import NEVER
 from .listing import info
 from .log import shown
 from .options import Spec
-from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing, Refusal, Reply, Steps, Together
+from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing, Refusal, Reply, Together
 from .registry import Registry
 from .release import abandon
+from .state import NEVER
 
 
 class WrongShape(ValueError):
     """The name is in use as another kind of lock."""
 
     unanswered = False
-    """Whether an earlier call of the same attempt got no answer: it may come to grant something yet."""
+    """Whether an earlier call of the same attempt got no answer: the store may still carry it out."""
 
 
 class Taken(NamedTuple):
     claim: Claim
     sent: float
     trusted: float | None = None
-    """For how long after ``sent``, when that is not the whole ttl: a first term."""
+    """For how long after ``sent`` the lease can be trusted, if that is a first term and not the whole ttl."""
 
 
 def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> Effects[Taken]:
-    """Ask until the lease is granted; wait in between. Raises AcquireTimeout, StoreUnavailable, LeaseLost, WrongShape.
+    """Call the store until the lease is granted; wait in between. Raises AcquireTimeout, StoreUnavailable, LeaseLost,
+    WrongShape.
 
-    However it ends other than by returning, the caller must then abandon the attempt.
+    Unless it returns, the caller must abandon the attempt.
     """
     attempt = Attempt(core, spec, ask, timeout, bell)
     listened = False
@@ -57,9 +58,9 @@ def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: B
                 listened = True
                 taken, previous = (yield from attempt.wait(busy, sent)), None
             if taken is None:
-                continue  # the grant came too late to be of use, or there is none yet
-            core.check_giving_out(ask.heir)  # a close or a drain since: the caller abandons what was granted
-            _tell_taken(core, taken.claim, previous)
+                continue  # there is no grant yet, or it came too late
+            core.check_giving_out(ask.heir)  # a close or a drain since: the caller abandons the grant
+            _report_taken(core, taken.claim, previous)
             return taken
     finally:
         if listened:
@@ -67,7 +68,7 @@ def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: B
 
 
 class Attempt:
-    """One acquire under way: how long it may go on, and what became of its calls so far."""
+    """One acquire under way: when it has to end, and what became of its calls so far."""
 
     def __init__(self, core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> None:
         self.core, self.spec, self.ask, self.bell = core, spec, ask, bell
@@ -76,13 +77,13 @@ class Attempt:
         self.asked = False
         """Whether a call may have reached the store."""
         self.unanswered = False
-        """Whether one got no answer, and so may come to grant something yet."""
+        """Whether a call got no answer: the store may still carry it out."""
         self.failing_since: float | None = None
         self.retry = RETRY
         self.pauses: Iterator[float] | None = None
 
     def call(self, sent: float) -> Effects[Reply | None]:
-        """Ask the store once. None: there is no answer to go by, and it is time to ask again."""
+        """Call the store once. None: there was no useful answer, and it is time for the next call."""
         core, ask = self.core, self.ask
         limit = self.spec.timing.call_limit
         if self.ends is not None and ask.queue:
@@ -90,7 +91,7 @@ class Attempt:
         try:
             reply: Reply | None = yield Run(core.store.acquire(ask), limit)
             if isinstance(reply, Busy) and reply.holder is not None and reply.holder.attempt == ask.attempt:
-                # It was granted and broken before this acquire learned of it. Nobody uses it: release it.
+                # It was granted and then broken before this acquire got the grant. Nobody uses it: release it.
                 yield Run(core.store.release(ask.name, ask.attempt, reply.holder.token, None), limit)
                 reply = None
         except StoreNotReady as error:
@@ -103,14 +104,14 @@ class Attempt:
         return reply
 
     def _unavailable(self, error: StoreUnavailable, sent: float) -> Effects[None]:
-        """Pause before the next call, or raise the error if it is the last.
+        """Pause before the next call, or raise the error if there is none.
 
-        Whether the lease was granted is not known: the same attempt, asked again, finds out."""
+        Whether the lease was granted is unknown: the next call of the same attempt finds out."""
         core, ask, ends = self.core, self.ask, self.ends
         if error.reentered:
             raise error
         if error.queued and ask.queue and (ends is None or core.now() < ends):
-            return  # the store is not away: this process asks more of it than it can answer at a time
+            return  # the store is not away: this process sends it more than it can answer at a time
         self.asked = self.unanswered = True
         core.unavailable += 1
         now = core.now()
@@ -124,7 +125,7 @@ class Attempt:
         self.retry = min(self.retry * 2, 2.0)
 
     def may_wait(self, reply: Busy | Mismatch | Missing) -> Busy:
-        """The answer, if this acquire may wait for the lease; else raise what its caller gets."""
+        """The answer, if this acquire may wait for the lease. Otherwise raise the error for its caller."""
         if isinstance(reply, Missing):
             raise LeaseLost(self.ask.name, NOT_THERE)
         if isinstance(reply, Mismatch):
@@ -137,7 +138,7 @@ class Attempt:
         return reply
 
     def wait(self, busy: Busy, sent: float) -> Effects[Taken | None]:
-        """Sleep until there is reason to ask again. A push may bring the lease itself."""
+        """Sleep until it is time for the next call. A wake-up may carry the lease itself."""
         core, spec = self.core, self.spec
         pushed = yield Listen(self.ask.attempt, busy)
         pause = timing.FALLBACK
@@ -154,15 +155,14 @@ def acquire_all(
 ) -> Effects[list[Taken] | None]:
     """Take several names in one step of the store. None: not now, or not in one step; then nothing is held.
 
-    Never waits: without time to (``timeout`` is 0) a name that is busy is an AcquireTimeout, else it is for the caller
-    to wait. However it ends other than by returning, the caller must then abandon the attempts.
+    Never waits. If a name is busy: AcquireTimeout if ``timeout`` is 0, else None, and the caller waits. Unless it
+    returns, the caller must abandon the attempts.
     """
     waits = timeout is None or timeout > 0
     limit = specs[0].timing.call_limit
     sent = core.now()
     try:
-        step: Steps[Together] = core.store.acquire_all(asks)  # type: ignore[attr-defined]
-        reply: Together = yield Run(step, min(limit, max(0.5, timeout)) if timeout else limit)
+        reply: Together = yield Run(core.store.acquire_all(asks), min(limit, max(0.5, timeout)) if timeout else limit)
     except StoreNotReady as error:
         error.nothing_asked = True
         raise
@@ -184,17 +184,17 @@ def acquire_all(
         return None
     core.check_giving_out()
     taken = [_granted(core, *each, sent) for each in zip(specs, asks, reply, strict=True)]
-    had = [each for each in taken if each is not None]
-    if len(had) < len(taken):
+    in_time = [each for each in taken if each is not None]
+    if len(in_time) < len(taken):
         yield from abandon(core, asks, None)
         return None
-    for each, grant in zip(had, reply, strict=True):
-        _tell_taken(core, each.claim, grant.taken_from)
-    return had
+    for each, grant in zip(in_time, reply, strict=True):
+        _report_taken(core, each.claim, grant.taken_from)
+    return in_time
 
 
 def _granted(core: Registry, spec: Spec, ask: Ask, grant: Grant, sent: float) -> Taken | None:
-    """What the answer to a request of that time gives; None when it came too late to be of use."""
+    """The lease of a grant that was requested at ``sent``; None if its deadline has passed already."""
     timing = spec.timing
     token, hint, _, _, since = grant
     if since is None or since > sent:
@@ -213,44 +213,44 @@ def _wrong_shape(ask: Ask, found: Mismatch) -> WrongShape:
 
 
 def _poll(spec: Spec, busy: Busy, pause: float) -> float:
-    """How long one who polls may sleep. In the queue not so long that a grant would lapse before it is seen."""
+    """How long a polling waiter may sleep. In the queue, short enough to see a grant before its first term ends."""
     return pause if busy.place is None else min(pause, max(spec.poll[0], timing.FIRST_TERM / 2))
 
 
 def _wait(core: Registry, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:
-    """Sleep until there is reason to ask again, at ``look`` at the latest. A push may bring the lease itself."""
-    until = min(look, _over(core, busy))
+    """Sleep until it is time for the next call, at ``look`` at the latest. A wake-up may carry the lease itself."""
+    until = min(look, _expires_at(core, busy))
     while True:
         yield Wait(bell, max(0.0, until - core.now()))
         news, bell.news = bell.news, None
         if not isinstance(news, Busy):
             return news
-        if news.now is None or busy.now is None or news.now >= busy.now:  # else the answer that we have is newer
-            busy = news  # how the name stands now, so there is no need to ask
-            until = min(look, _over(core, busy))
+        if news.now is None or busy.now is None or news.now >= busy.now:  # else the last answer is newer
+            busy = news  # so there is no need for a call
+            until = min(look, _expires_at(core, busy))
 
 
-def _over(core: Registry, busy: Busy) -> float:
-    """When who holds the name may have let it expire, by an answer that has just come."""
+def _expires_at(core: Registry, busy: Busy) -> float:
+    """When the first holder may have expired, by an answer that has just come; later for waiters further back."""
     if busy.expires_in is None:
         return NEVER
     return core.now() + max(0.001, busy.expires_in + timing.STAGGER * (busy.place or 0))
 
 
 def _handed(core: Registry, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: float) -> Taken | None:
-    """The lease that another's release granted us, if it can be trusted without asking.
+    """The lease that another's release granted this attempt, if it can be trusted without a call.
 
-    The store's clock read ``busy.now`` after ``sent``, so that the grant came no earlier than this.
+    The store's clock read ``busy.now`` after ``sent``, so the grant came no earlier than computed here.
     """
     own = spec.timing
     if grant.at is None or busy.now is None or not own.renew:
         return None
     if grant.at <= busy.now if busy.token is None else grant.token <= busy.token:
-        return None  # older than the answer that said Busy: it has been taken from us since
+        return None  # older than the Busy: the grant has been lost since
     now = core.now()
     granted = sent + (grant.at - busy.now) / SECOND
     if granted > now + own.margin_of(timing.FIRST_TERM):
-        return None  # that clock was set forth meanwhile: it does not tell when
+        return None  # the store's clock was set forward meanwhile, so the time of the grant is unknown
     since = min(now, granted)
     if now >= since + own.first_term:
         return None
@@ -267,8 +267,8 @@ def owes(ask: Ask, error: BaseException) -> bool:
     return not isinstance(error, WrongShape) or error.unanswered
 
 
-def _tell_taken(core: Registry, claim: Claim, previous: Holding | None) -> None:
-    if previous is None or not previous.attempt:  # nobody's: it was given back, and min_hold alone had run on
+def _report_taken(core: Registry, claim: Claim, previous: Holding | None) -> None:
+    if previous is None or not previous.attempt:  # without one it was released, and only min_hold had not ended
         core.tell("acquired", claim.name, claim.token)
     else:
         left = previous.expires_in

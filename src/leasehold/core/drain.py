@@ -6,9 +6,10 @@ from . import timing
 from .claim import DRAINED, RELEASED
 from .effects import Effects, Wait
 from .keeper import give_up
-from .lease import BaseLease
+from .lease import own_state_of
 from .log import ERROR, INFO, WARNING, log
 from .registry import Registry
+from .state import LeaseState
 
 LOOK = 0.02
 """How often to check whether the last lease has ended."""
@@ -49,14 +50,15 @@ def drain(core: Registry, grace: float) -> Effects[list[str]]:
         waited, names = f"{core.now() - started:.3g} s", _names(late)
         text = "drain ended by a second signal after %s: %s" if core.hurried else "drain timed out after %s: %s"
         log(WARNING, text, waited, _told(names, "lost"), event="drain_gave_up", names=names)
-        for lease in late:
-            core.lose(lease, DRAINED)
+        for state in late:
+            core.lose(state, DRAINED)
         ends = core.now() + UNWIND
-        while core.now() < ends and (core.giving or not all(lease._given for lease in late)):
+        while core.now() < ends and (core.giving or any(state.released_by is None for state in late)):
             yield Wait(bell, LOOK)
     ends = core.now() + timing.CALL_LIMIT
     yield from give_up(core, late, DRAINED, ends, bell)
-    yield from give_up(core, list(core.standing.values()), RELEASED, ends, bell)
+    standing = [own_state_of(lease) for lease in list(core.standing.values())]
+    yield from give_up(core, standing, RELEASED, ends, bell)
     while core.giving and core.now() < ends:
         yield Wait(bell, LOOK)
     if left := sorted({owed.name for owed in core.unsettled}):
@@ -67,13 +69,13 @@ def drain(core: Registry, grace: float) -> Effects[list[str]]:
     return _names(late)
 
 
-def _work(core: Registry) -> list[BaseLease]:
+def _work(core: Registry) -> list[LeaseState]:
     """The leases to wait for: all but memberships of groups."""
-    return [lease for lease in core.held() if lease._claim.attempt not in core.standing]
+    return [state for state in core.held() if state.claim.attempt not in core.standing]
 
 
-def _names(leases: list[BaseLease]) -> list[str]:
-    return sorted(lease.name for lease in leases)
+def _names(states: list[LeaseState]) -> list[str]:
+    return sorted(state.name for state in states)
 
 
 def _told(names: list[str], how: str) -> str:

@@ -1,4 +1,4 @@
-"""How leases are kept: renewed before they end, and given back when they were left; for threads and tasks alike."""
+"""The keeper: renews leases before their deadline, and gives back what nobody releases. For threads and tasks alike."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from ..errors import StoreError, StoreUnavailable
 from . import timing
 from .claim import CLOSED, INTERRUPTED, RELEASED, TAKEN
 from .effects import RETRY, Effects, Listen, Run, Wait
-from .lease import BaseLease
 from .log import DEBUG, ERROR, log
 from .protocol import BROKEN, RENEWED, SECOND, Bell, Renewal
 from .registry import Registry
+from .state import DONE, NEVER, LeaseState
 
 BATCH = 200
 """Renewals in one store operation."""
 SPARE = 0.5
-"""A batch may take so long, however short other leases are: the store may just be slow."""
+"""How long a batch of renewals may take at least, however soon another one is due: the store may just be slow."""
 TIDY_EVERY = 3600.0
 TIDY_LIMIT = 0.5
 """How long tidying may take. A lease that comes meanwhile may be shorter than all that were there when it began."""
 
 
 def keep(core: Registry, bell: Bell) -> Effects[None]:
-    """The keeper: renew what is due, settle what is open, sleep until the next is due. Ends when ``closed``."""
+    """Renew what is due, give back what is owed, sleep until the next renewal is due. Ends when ``closed``."""
     tidy_at = core.now()
     try:
-        yield Listen("", None)  # for news of what is held
-    except Exception as error:  # it learns of them when it renews
+        yield Listen("", None)  # for wake-ups about held leases
+    except Exception as error:  # without wake-ups, the renewals find out
         log(ERROR, "the keeper cannot listen for wake-ups, and renews without them: %s", error, exc=error)
     while core.closed is None and not (core.dropped and not core.leases):
         try:
             yield from _renew_due(core)
-            # The rest has time: if the store hangs over it, the next renewal must not wait for that.
+            # The rest is limited by the next renewal, which must not wait for a store that hangs.
             yield from _settle(core)
             if core.now() >= tidy_at:
                 tidy_at = core.now() + TIDY_EVERY
@@ -47,133 +47,135 @@ def keep(core: Registry, bell: Bell) -> Effects[None]:
 
 
 def unexpected(error: Exception) -> StoreError:
-    """An error that no driver should let through: its lease's record may be damaged."""
+    """Wrap an error that no driver should let through. The lease's record may be damaged."""
     wrapped = StoreError(f"unexpected {type(error).__name__}: {error}")
     wrapped.__cause__ = error
     return wrapped
 
 
 def _next_due(core: Registry) -> float:
-    return min((lease._due for lease in core.held()), default=float("inf"))
+    return min((state.due for state in core.held()), default=NEVER)
 
 
 def _limit(core: Registry, ends: float) -> float:
+    """The limit of a call that has to be over by ``ends``."""
     return max(0.1, min(timing.CALL_LIMIT, ends - core.now()))
 
 
 def _next_look(core: Registry) -> float | None:
-    """Note when the keeper has to look again, and how long that is."""
+    """Write down until when the keeper sleeps; return how long that is."""
     now = core.now()
-    core.next_look = float("inf")  # until it is known: a lease that comes now is seen here, or wakes us
-    # While leases come and go, look again when another such that comes now would be due: then none has to wake us.
-    soonest, core.soonest = now + core.soonest, float("inf")
+    core.next_look = NEVER  # until it is known: a lease that comes now is found below, or wakes the keeper
+    # If another lease as short as the last ones comes now, it is due at ``soonest``: it need not wake the keeper.
+    soonest, core.soonest = now + core.soonest, NEVER
     due = min(_next_due(core), soonest)
     core.next_look = look = min(due, now + RETRY * 2) if core.unsettled else due
-    return None if look == float("inf") else max(0.0, look - now)
+    return None if look == NEVER else max(0.0, look - now)
 
 
 def _renew_due(core: Registry) -> Effects[None]:
     now = core.now()
     urgent = set()
-    while core.urgent:  # one by one: others may be added meanwhile
+    while core.urgent:  # one by one: other threads add some meanwhile
         urgent.add(core.urgent.pop())
-    held = [lease for lease in core.held() if lease._deadline > now]
-    if not any(lease._due <= now or lease._claim.attempt in urgent for lease in held):
+    held = [state for state in core.held() if state.deadline > now]
+    if not any(state.due <= now or state.claim.attempt in urgent for state in held):
         return
     due = []
-    for lease in held:
-        every = lease._spec.timing.renew_every
-        if lease._due > now + every / 5 and lease._claim.attempt not in urgent:
-            continue  # what is nearly due goes along, the rest has time
-        if lease._may_renew(now):
-            due.append(lease)
-        elif lease._claim.attempt in urgent:
-            yield from _probe(core, lease)
+    for state in held:
+        every = state.spec.timing.renew_every
+        if state.due > now + every / 5 and state.claim.attempt not in urgent:
+            continue  # what is due soon is renewed in the same batch
+        if state.may_renew(now):
+            due.append(state)
+        elif state.claim.attempt in urgent:
+            yield from _probe(core, state)
         else:
-            lease._due = now + min(every / 4, 1.0)  # a beat may still come in time
+            state.due = now + min(every / 4, 1.0)  # a beat may still come in time
     batches = [due[start : start + BATCH] for start in range(0, len(due), BATCH)]
-    ends = [min(lease._deadline for lease in batch) for batch in batches]
+    ends = [min(state.deadline for state in batch) for batch in batches]
     rest = {*held}.difference(due)
-    ends.append(min((lease._deadline for lease in rest if lease._due != float("inf")), default=float("inf")))
+    ends.append(min((state.deadline for state in rest if state.due != NEVER), default=NEVER))
     for place, batch in enumerate(batches):
         now = core.now()
-        cadence = min(lease._spec.timing.renew_every for lease in batch)
-        # How long the others can wait: what they live in may answer though what this batch lives in does not.
+        cadence = min(state.spec.timing.renew_every for state in batch)
+        # Leave time for the other batches: they may be on a part of the store that answers when this one's does not.
         spare = max(SPARE, (min(ends[:place] + ends[place + 1 :]) - now) / 2)
         yield from _renew_batch(core, batch, None, max(0.05, min(timing.CALL_LIMIT, cadence, ends[place] - now, spare)))
 
 
 def _renew_batch(
-    core: Registry, leases: list[BaseLease], ttl: float | None, limit: float, fail: bool = False, offered: bool = False
+    core: Registry, states: list[LeaseState], ttl: float | None, limit: float, fail: bool = False, offered: bool = False
 ) -> Effects[None]:
+    """Renew in one store operation, for ``ttl`` seconds (None: each for its own). ``fail``: raise what goes wrong."""
     sent = core.now()
-    terms = [lease.ttl if ttl is None else ttl for lease in leases]
+    terms = [state.ttl if ttl is None else ttl for state in states]
     asks = [
-        Renewal(lease.name, lease._claim.attempt, lease.token, int(term * SECOND), offered or lease._promised)
-        for lease, term in zip(leases, terms, strict=True)
+        Renewal(state.name, state.claim.attempt, state.token, int(term * SECOND), offered or state.offered)
+        for state, term in zip(states, terms, strict=True)
     ]
     try:
         outcomes = yield Run(core.store.renew(asks), limit)
     except Exception as error:
         if not isinstance(error, StoreError):
             error = unexpected(error)
-        if len(leases) > 1 and not isinstance(error, StoreUnavailable):
-            for lease in leases:  # one record that cannot be read must not cost the other leases their renewal
-                yield from _renew_batch(core, [lease], ttl, limit)
+        if len(states) > 1 and not isinstance(error, StoreUnavailable):
+            for state in states:  # one damaged record must not cost the other leases their renewal
+                yield from _renew_batch(core, [state], ttl, limit)
             return
-        core.renewal_failures += len(leases)
-        for lease in leases:
-            _renewal_failed(core, lease, error)
+        core.renewal_failures += len(states)
+        for state in states:
+            _renewal_failed(core, state, error)
         if fail:
             raise error from error.__cause__
         return
-    for lease, term, outcome in zip(leases, terms, outcomes, strict=True):
+    for state, term, outcome in zip(states, terms, outcomes, strict=True):
         if outcome == RENEWED:
             core.renewals += 1
-            lease._renewed(sent, term, chosen=ttl is not None)
-            core.tell("renewed", lease.name, lease.token, f"for {term:g} s")
+            core.renewed(state, sent, term, chosen=ttl is not None)
+            core.tell("renewed", state.name, state.token, f"for {term:g} s")
         elif isinstance(outcome, StoreError):
             core.renewal_failures += 1
-            _renewal_failed(core, lease, outcome)
+            _renewal_failed(core, state, outcome)
             if fail:
                 raise outcome
         else:
             core.renewal_failures += 1
-            core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
+            core.lose(state, INTERRUPTED if outcome == BROKEN else TAKEN)
 
 
-def _probe(core: Registry, lease: BaseLease) -> Effects[None]:
-    """Ask whether a lease that is not to be renewed is still ours: a renewal that adds nothing to its term."""
-    claim = lease._claim
+def _probe(core: Registry, state: LeaseState) -> Effects[None]:
+    """Check that a lease that is not renewed still holds the name, with a renewal that adds nothing to its term."""
+    claim = state.claim
     left = max(1, int((claim.until - core.now()) * SECOND))
     try:
         [outcome] = yield Run(core.store.renew([Renewal(claim.name, claim.attempt, claim.token, left)]), 1.0)
     except Exception:
         return
     if outcome != RENEWED and not isinstance(outcome, StoreError):
-        core.lose(lease, INTERRUPTED if outcome == BROKEN else TAKEN)
+        core.lose(state, INTERRUPTED if outcome == BROKEN else TAKEN)
 
 
-def _renewal_failed(core: Registry, lease: BaseLease, error: StoreError) -> None:
-    """Unknown, not lost: try again soon. A failed *cycle* is counted once per ``renew_every``."""
+def _renewal_failed(core: Registry, state: LeaseState, error: StoreError) -> None:
+    """The outcome is unknown, not lost: retry soon. A failed *cycle* is counted once per ``renew_every``."""
     now = core.now()
-    timing = lease._spec.timing
-    if now >= lease._cycle:
-        lease._failures += 1
-        lease._cycle = now + timing.renew_every
-        core.tell("renewal_failed", lease.name, lease.token, str(error))
-        if lease._failures >= timing.max_renew_failures:
-            core.lose(lease, f"renewal failed in {lease._failures} cycles in a row: {error}")
-    if timing.renew and lease._end is None:
-        lease._due = now + min(timing.renew_every / 4, 1.0, max(0.02, (lease._deadline - now) / 4))
-        core.reckon(lease)  # it may have been its holder who asked
+    timing = state.spec.timing
+    if now >= state.cycle_ends:
+        state.failures += 1
+        state.cycle_ends = now + timing.renew_every
+        core.tell("renewal_failed", state.name, state.token, str(error))
+        if state.failures >= timing.max_renew_failures:
+            core.lose(state, f"renewal failed in {state.failures} cycles in a row: {error}")
+    if timing.renew and state.end is None:
+        state.due = now + min(timing.renew_every / 4, 1.0, max(0.02, (state.deadline - now) / 4))
+        core.schedule(state)  # it may have been the holder who renewed, not the keeper
 
 
-def _settle(core: Registry, ends: float = float("inf"), last: bool = False) -> Effects[None]:
-    """Give back what is owed, or try until ``ends``; what is not taken stays on the list until the store forgets it.
-    ``last``: or until the store refuses it, since nobody tries for long enough that it is taken later.
+def _settle(core: Registry, ends: float = NEVER, last: bool = False) -> Effects[None]:
+    """Give back what is owed, until ``ends``. What fails stays on the list until the store forgets it by itself.
+    ``last``: or until the store refuses it, because nobody retries later.
 
-    It also stays while it is being given back: the keeper may be stopped in the middle, and whoever closes must see it.
+    An entry stays on the list while it is being given back: if the keeper is stopped in the middle, ``close`` sees it.
     """
     yield from _settle_many(core, ends)
     for owed in list(core.unsettled):
@@ -192,38 +194,39 @@ def _settle(core: Registry, ends: float = float("inf"), last: bool = False) -> E
                 core.unsettled.append(owed)  # again, behind the others
         core.settled(owed)
         if core.now() >= min(ends, _next_due(core)):
-            return  # the rest has time, what is due has not
+            return  # renewals go first
 
 
 def _settle_many(core: Registry, ends: float) -> Effects[None]:
-    """In batches, where the store can. When a batch fails, what is left is given back one by one."""
-    give_back = getattr(core.store, "give_back", None)
-    while give_back is not None and len(core.unsettled) > 1 and core.now() < min(ends, _next_due(core)):
+    """Give back in batches, if the store can. When a batch fails, ``_settle`` gives back one by one."""
+    while len(core.unsettled) > 1 and core.now() < min(ends, _next_due(core)):
         batch = list(islice(core.unsettled, BATCH))
         try:
-            yield Run(give_back(batch), _limit(core, min(ends, _next_due(core), core.now() + core.cadence)))
+            limit = _limit(core, min(ends, _next_due(core), core.now() + core.cadence))
+            if not (yield Run(core.store.give_back(batch), limit)):
+                return
         except Exception:  # one by one it shows which of them fails
             return
         for owed in batch:
             core.settled(owed)
 
 
-# What its holder or its Locks asks for.
+# What a holder, or a ``Locks``, calls.
 
 
-def renew(core: Registry, lease: BaseLease, ttl: float | None, offered: bool = False) -> Effects[None]:
-    """Renew one lease because its holder asks for it, or is about to offer it. Raises LeaseLost or StoreUnavailable."""
-    lease.check()
-    ttl = lease.ttl if ttl is None else timing.seconds(ttl, "ttl")
-    margin = lease._spec.timing.margin_of(ttl)
+def renew(core: Registry, state: LeaseState, ttl: float | None, offered: bool = False) -> Effects[None]:
+    """Renew one lease because its holder calls ``renew``, or offers it. Raises LeaseLost or StoreUnavailable."""
+    state.check(core.now())
+    ttl = state.ttl if ttl is None else timing.seconds(ttl, "ttl")
+    margin = state.spec.timing.margin_of(ttl)
     if ttl <= margin:
         raise ValueError(f"ttl of {ttl:g} s is not longer than its margin of {margin:g} s")
-    yield from _renew_batch(core, [lease], ttl, lease._spec.timing.call_limit, fail=True, offered=offered)
-    lease.check()
+    yield from _renew_batch(core, [state], ttl, state.spec.timing.call_limit, fail=True, offered=offered)
+    state.check(core.now())
 
 
 def close(core: Registry, limit: float, bell: Bell) -> Effects[None]:
-    """Mark what is held as lost and give it back; see waiters off; all within ``limit``."""
+    """Lose and give back what is held, end the waits, all within ``limit``."""
     ends = core.now() + limit
     for waiting in list(core.asking.values()):
         waiting.ring()
@@ -233,20 +236,20 @@ def close(core: Registry, limit: float, bell: Bell) -> Effects[None]:
     yield from give_up(core, core.held(), CLOSED, ends, bell)  # what was granted just then
 
 
-def give_up(core: Registry, leases: Iterable[BaseLease], reason: str, ends: float, bell: Bell) -> Effects[None]:
-    """End the leases, as lost or as released, and give them back; the keeper goes on with what can't be by then."""
-    for lease in leases:
+def give_up(core: Registry, states: Iterable[LeaseState], reason: str, ends: float, bell: Bell) -> Effects[None]:
+    """End the leases, as lost or as released, and give them back until ``ends``. The keeper retries the rest."""
+    for state in states:
         try:
             if reason == RELEASED:
-                core.end(lease, reason)
+                core.end(state, reason)
             else:
-                core.lose(lease, reason)
-        finally:  # also when somebody's log handler is interrupted: nobody would find it among what is held again
+                core.lose(state, reason)
+        finally:  # also when a log handler is interrupted: the lease is no longer among the held ones
             with core.mutex:
-                given = lease._given
-                lease._given = given or True
-            if not given and not lease._promised:  # what was offered stays for whoever takes it over, or runs out
-                core.owe(lease._claim.owed())
+                releasing = state.released_by
+                state.released_by = releasing or DONE
+            if releasing is None and not state.offered:  # an offered one stays for whoever takes it over, or expires
+                core.owe(state.claim.owed())
     while core.unsettled and core.now() < ends:
         owing = len(core.unsettled)
         yield from _settle(core, ends, last=reason == CLOSED)

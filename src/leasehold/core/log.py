@@ -30,7 +30,7 @@ show: Callable[[str, str | None], None] | None = None
 _enabled: Callable[[int], bool] | None = None
 
 
-def heard(level: int) -> bool:
+def is_shown(level: int) -> bool:
     """Whether a line of this level is shown. Called on the hot path, before the message is built."""
     global _enabled
     if level >= WARNING:
@@ -48,7 +48,7 @@ def heard(level: int) -> bool:
 
 def log(level: int, message: str, *args: object, exc: BaseException | None = None, **fields: Any) -> None:
     """Log ``message % args``; ``fields`` become attributes of the record, prefixed with ``lease_``."""
-    if not heard(level):
+    if not is_shown(level):
         return
     args = tuple(shown(arg) if isinstance(arg, str) else arg for arg in args)
     if show is not None:

@@ -1,8 +1,8 @@
-"""What a store and its drivers are: the seam between the core and the rest.
+"""The seam between the core and the stores: what a store and its drivers are.
 
-A **store** is pure. Each operation is a generator (``Steps``) that yields requests which its own drivers understand,
-is sent the answers, and returns its result. A **driver** does the I/O: it runs steps, and tells the core when the
-store calls an attempt. Stores are written once; drivers come in pairs, one for threads and one for asyncio.
+A **store** is pure. Each operation is a generator (``Steps``): it yields requests that its own drivers understand, is
+sent their answers, and returns its result. A **driver** does the I/O: it runs steps, and passes the store's wake-ups to
+the core. A store is written once. Drivers come in pairs, one for threads and one for asyncio.
 
 Times in records are integer microseconds of the *store's* clock; durations between layers are seconds.
 """
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ..errors import StoreError
+from .claim import Unsettled
 
 T = TypeVar("T")
 
@@ -23,7 +24,7 @@ SECOND = 1_000_000
 
 
 class Ask(NamedTuple):
-    """One attempt to take a lease. Asked again with the same ``attempt`` it finds what it was given before."""
+    """The request of one acquire. Sent again with the same ``attempt``, it finds what it was granted before."""
 
     name: str
     attempt: str
@@ -32,25 +33,25 @@ class Ask(NamedTuple):
     data: str | None
     ttl: int
     rest: int = 0
-    """How long the name stays taken after the grant, whatever happens to the holder (``min_hold``)."""
+    """How long the name stays taken after the grant, even if the holder releases it (``min_hold``)."""
     shape: str = "lock"
     limit: int = 1
     weight: int = 1
     fair: bool = True
     queue: bool = False
-    """Whether to wait in the queue when it cannot be had at once."""
+    """Whether to join the queue when the name is not free."""
     kept: bool = False
-    """Whether it is renewed for as long as it is held: then it may share with others what keeps it alive."""
+    """Whether it is renewed for as long as it is held. Then several such leases may share one renewal."""
     heir: tuple[str, int] | None = None
-    """Attempt and token of a permit that this attempt takes over, in place of taking one of its own.
+    """Attempt and token of a permit that this attempt takes over, instead of taking one of its own.
 
     In one atomic step the permit becomes this attempt's, with a new token, a whole new term and this ask's owner, kind,
-    data and weight (which may be less than it was, never more); who held it is rung. What is left of its ``min_hold``
-    goes on. Never waits: the answer is a Grant, or Missing."""
+    data and weight (at most the permit's). Its former holder gets a wake-up. The rest of its ``min_hold`` stays in
+    force. Never waits: the answer is a Grant, or Missing."""
 
 
 class Holding(NamedTuple):
-    """One holder of a name, as the store tells it. ``age`` and ``expires_in`` are seconds from now."""
+    """One holder of a name, as the store reports it. ``age`` and ``expires_in`` are seconds from now."""
 
     name: str
     attempt: str
@@ -64,33 +65,33 @@ class Holding(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The lease was given. ``taken_from`` is who let it expire, when that is known."""
+    """The lease was granted. ``taken_from`` is the former holder, if it let the lease expire and the store knows it."""
 
     token: int
     hint: Any = None
-    """Anything that the store likes to be told again at release."""
+    """Anything that the store wants back at the release."""
     taken_from: Holding | None = None
     at: int | None = None
-    """When it was granted, on the store's clock, where a push brings the grant itself."""
+    """When it was granted, on the store's clock. Set where a wake-up carries the grant."""
     since: float | None = None
-    """The local time that its term counts from, when that is before this call: of the renewal that it shares."""
+    """The local time that the term counts from, if that is before this call: when a renewal that it shares was sent."""
 
 
 class Busy(NamedTuple):
-    """The lease is another's. ``place`` is one's own in the queue (0 is next), None when not queued."""
+    """Others hold the name. ``place`` is the attempt's place in the queue (0 is next), None if it does not wait."""
 
     holder: Holding | None
     place: int | None
     expires_in: float | None
-    """Seconds until the first holder expires; None where the store cannot tell."""
+    """Seconds until the first holder expires; None if the store does not know."""
     watch: Sequence[Any] = ()
-    """Addresses of the holders, or whatever else the store's own drivers are to watch."""
+    """Addresses of the holders, or whatever else the store's own drivers have to watch."""
     now: int | None = None
-    """The store's clock at the answer: what the time of a grant that is pushed later is measured against."""
+    """The store's clock at the answer. The time of a grant that a later wake-up carries is compared with it."""
     look: float | None = None
-    """Seconds after which to ask again, whatever is pushed: how the name stands may have changed without a word."""
+    """Seconds after which to call ``acquire`` again: the name may change without a wake-up."""
     token: int | None = None
-    """The last that the name had given out at the answer: whoever has a greater one was granted it after that."""
+    """The last token of the name at the answer. A grant with a greater one came after it."""
 
 
 class Mismatch(NamedTuple):
@@ -101,62 +102,64 @@ class Mismatch(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """The permit that was to be taken over (``heir``) is not there: released, expired, broken, or taken before."""
+    """The permit to take over (``heir``) is gone: released, expired, broken, or taken over before."""
 
 
 Reply: TypeAlias = Grant | Busy | Mismatch | Missing
 
 
 class Refusal(NamedTuple):
-    """Of several names asked for in one step none was given. ``place`` is that of an ask that could not be."""
+    """Of several names, requested in one step, none was granted. ``place`` is the index of an ask that failed."""
 
     place: int
     why: Busy | Mismatch
 
 
 Together: TypeAlias = Sequence[Grant] | Refusal | None
-"""A grant for each ask, or none of them; None when the store cannot take these names in one step."""
+"""A grant for each ask, or a Refusal; None if the store cannot grant these names in one step."""
 
 RENEWED, GONE, BROKEN = "renewed", "gone", "broken"
 ALL, HELD = "", "held"
-"""Rings that do not say whom they mean: all of this session's, or all that it holds."""
+"""Wake-ups that do not name an attempt: for all of this session's attempts, or for all that hold a lease."""
 
 
 class Renewal(NamedTuple):
-    """What a keeper asks for each of its leases."""
+    """The renewal of one lease."""
 
     name: str
     attempt: str
     token: int
     ttl: int
     offered: bool = False
-    """Whether it was offered to another (``transfer``): it has to be there for that one, until its term is over, also
-    when our driver is closed before. A store whose leases live by a connection sees to that here; others need not."""
+    """Whether ``transfer`` has offered the lease to another process. It then has to outlive our driver, until its term
+    ends. Matters only to a store whose leases end with a connection."""
 
 
 class Store(Protocol):
-    """The logic of one kind of store, without I/O."""
+    """The logic of one kind of store, without I/O. A store derives from this class.
+
+    It may leave out the operations that have a default here."""
 
     scheme: str
     fair: bool
     """Whether waiters can be served in order of arrival."""
     lacks: Mapping[str, str]
-    """What this store truly cannot do, and why: ``semaphore``, ``rwlock``, ``heir``, ``note``. Empty for most."""
+    """What this store cannot do, and why: ``semaphore``, ``rwlock``, ``heir``, ``note``. Empty for most."""
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
-        """Take the lease, claim what was granted meanwhile, queue (or keep one's place), or say who has it."""
+        """Take the lease, claim what a release has granted, join the queue or keep one's place, or say who holds it."""
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
-        """RENEWED, GONE or BROKEN for each, or why that is not known of this one. Never takes a lease that is gone."""
+        """RENEWED, GONE or BROKEN for each, or the error of this one. Never takes a lease that is gone."""
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
-        """Give it back and grant it to whoever is next. False when it was no longer this attempt's."""
+        """Release the lease and grant the name to the next waiter. False if this attempt no longer held it."""
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
-        """See to it that the attempt neither holds nor waits. True when it did."""
+        """Make sure that the attempt neither holds nor waits. True if it did."""
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
-        """Refuse further renewal and tell the holder, or (``force``) remove it. False when nobody holds the name."""
+        """Refuse further renewal and wake the holder, or (``force``) remove it. False if nobody holds the name."""
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
         """A page of holdings by name, expired ones too, and where the next page starts (None at the end)."""
@@ -170,44 +173,49 @@ class Store(Protocol):
     def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
         """Keep a text beside the name, or delete it (None), if this attempt still holds the name with this token.
 
-        Whether it does and the writing are one atomic step; False when it does not, or was broken. A note survives
-        release, expiry and the purge of the lease's record, and stays until it is deleted. At most 64 KiB."""
+        The check and the write are one atomic step. False if the attempt does not hold the name, or was broken. A note
+        survives release, expiry and the purge of the lease's record, and stays until it is deleted. At most 64 KiB."""
 
     def tidy(self) -> Steps[None]:
         """Remove what has been dead for long. Called now and then by the keeper; never needed for correctness."""
 
-
-class JointStore(Store, Protocol):
-    """A store that can take several names in one step. Others leave this out."""
-
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         """Take all the names in one atomic step, or none. Nobody queues or is overtaken, and no ask has an heir.
 
-        Each is granted only if ``acquire`` would grant it at once. When not all are, nobody holds or waits for anything
-        that did not before."""
+        Each is granted only if ``acquire`` would grant it at once. If one is not, nothing has changed.
+        Default: not in one step, so the core takes them one after the other."""
+        yield from ()
+        return None
+
+    def give_back(self, batch: Sequence[Unsettled]) -> Steps[bool]:
+        """Release or abandon many at once, as ``release`` and ``abandon`` would. True if it did.
+
+        Default: False, so the core gives them back one after the other."""
+        yield from ()
+        return False
 
 
 class Bell(Protocol):
-    """What wakes one waiter. Rings are hints: doubled, late and lost ones must do no harm."""
+    """What one waiter sleeps on. A ring (a wake-up) is a hint: a doubled, late or lost one does no harm."""
 
     news: Grant | Busy | None
-    """What the last ring told, if it told anything: the lease itself, or how the name stands now."""
+    """What the last wake-up carried, if anything: the grant itself, or who holds the name now."""
 
     def ring(self) -> None:
-        """From any thread; never blocks."""
+        """Wake the waiter. From any thread; never blocks."""
 
     def rang(self) -> bool:
-        """Whether it has rung since the last wait; then no longer."""
+        """Whether it has rung since the last wait. Resets that."""
 
 
 class Driver(Protocol):
-    """What threads and asyncio drivers have in common: nothing here does I/O."""
+    """What drivers for threads and asyncio have in common. Nothing here does I/O."""
 
     on_ring: Callable[..., None]
-    """Set by the core: to be called, from any thread, with an attempt that the store calls. Never blocks.
+    """Set by the core. The driver calls it with the attempt of each wake-up, from any thread. Never blocks.
 
-    An empty attempt stands for all that waits and all that is held, when rings may have been missed. Where the push
-    says more, a Grant or a Busy follows as the second argument: the waiter then need not ask."""
+    ``ALL`` is for every waiter and every held lease, when wake-ups may have been missed. If the wake-up carries a Grant
+    or a Busy, that is the second argument: the waiter then needs no call."""
 
     def forget(self, attempt: str) -> None:
         """The attempt no longer waits."""
@@ -221,34 +229,34 @@ class ThreadDriver(Driver, Protocol):
         """Run the steps within ``limit`` seconds. Raises StoreUnavailable, StoreNotReady."""
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
-        """See that rings arrive; called before each wait, and by the keeper (without ``busy``) for what is held.
+        """Make sure that wake-ups arrive. Called before each wait; by the keeper, without ``busy``, for held leases.
 
-        Does not raise: False when push is not to be had, so that the waiter polls instead."""
+        Does not raise: False if the store cannot push now, so that the waiter polls."""
 
     def close(self) -> None: ...
 
 
 class TaskDriver(Driver, Protocol):
     async def run(self, steps: Steps[T], limit: float) -> T:
-        """As above. When cancelled, the operation may still happen, but before any later one about the same name.
+        """As above. A cancelled operation may still happen, but before any later one about the same name.
 
-        Renewals need not wait for it: they change nothing of a lease that has ended."""
+        Renewals need not wait for it: they do not change a lease that has ended."""
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool: ...
 
     async def close(self) -> None: ...
 
     def new_loop(self) -> None:
-        """The loop that it was used in is closed: forget what was bound to that."""
+        """The event loop was closed: forget what was bound to it."""
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
-        """Run the steps when there is no event loop any more."""
+        """Run the steps without an event loop, which has ended."""
 
     def close_at_exit(self) -> None: ...
 
 
 class Opened(NamedTuple):
-    """A store, and what makes its drivers. Nothing has been connected yet."""
+    """A store, and what makes its drivers. Nothing is connected yet."""
 
     store: Store
     threads: Callable[[], ThreadDriver]
@@ -256,7 +264,7 @@ class Opened(NamedTuple):
 
 
 def refuse_options(url: str) -> str:
-    """What follows the scheme of a URL, for stores that take no options."""
+    """The path of a store's URL. Raises ValueError if the URL has options."""
     scheme, _, rest = url.partition("://")
     path, question, options = rest.partition("?")
     if question:
@@ -283,8 +291,8 @@ def run_steps(steps: Steps[T], handle: Callable[[Any], Any]) -> T:
 
 
 async def await_steps(steps: Generator[Any, Any, T], handle: Callable[[Any], Awaitable[Any]]) -> T:
-    """The same with what ``handle`` awaits. Cancelled, the steps are closed where they are, though what was asked for
-    may still happen."""
+    """The same with an async ``handle``. Cancellation closes the steps where they are; the last request may still be
+    carried out."""
     try:
         request = next(steps)
         while True:

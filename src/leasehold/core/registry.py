@@ -1,4 +1,4 @@
-"""What threads and tasks share: the books of a ``Locks``."""
+"""The books of a ``Locks``: its leases, its waiters, what it owes the store. For threads and tasks alike."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from ..runtime.timer import timer
 from ..runtime.wakeups import refuse_late_patch
 from . import checks, clock, timing
 from .claim import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, Unsettled
-from .log import DEBUG, INFO, WARNING, heard, log
+from .log import DEBUG, INFO, WARNING, is_shown, log
 from .options import LOCK_OPTIONS, Spec, make_spec
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
+from .state import NEVER, LeaseState
 
 if TYPE_CHECKING:
     from .lease import BaseLease
@@ -27,19 +28,20 @@ L = TypeVar("L", bound="BaseLease")
 
 _KIND_OPTIONS = ("ttl", "renew_every", "drift", "max_renew_failures", "data", "kind")
 _OF_LOCKS_ALONE = ("timeout", "max_hold", "min_hold", "beat_every")
-"""Defaults of ``connect`` that would end a term, a membership or once's work, or the wait for one."""
-
+"""Defaults of ``connect`` that would end a term, a membership or the work of ``once``, or the wait for one."""
 
 READERS = checks.MAX_PERMITS
 """The capacity of a read/write lock: as many readers as there may be at once."""
 
 
 class Registry:
-    """The books of one ``Locks``: what it holds, what it owes the store, whom it tells.
+    """The books of one ``Locks``.
 
-    ``mutex`` guards the end of each lease, so that it ends once; it is held for a few instructions and never over I/O.
-    A signal handler or a destructor may run in the middle of that, in the same thread, and release or acquire a lease:
-    so the mutex is re-entrant, and what it guards is compared and written with no call in between.
+    ``mutex`` guards the end of each lease, so that it ends once. It is held for a few instructions and never over I/O.
+    A signal handler or a destructor may run in the middle of that, in the same thread, and release or acquire a lease.
+    So the mutex is re-entrant, and what it guards is compared and written with no call in between.
+
+    It holds the state of each lease weakly: the handle keeps it alive, and a handle that is collected releases it.
     """
 
     def __init__(
@@ -74,36 +76,48 @@ class Registry:
         self.generation = 0
         self.driver = driver
         driver.on_ring = self.rung
-        self.spec("defaults")  # wrong ones are refused here, not at the first lock
+        self.spec("defaults")  # so that wrong defaults are refused here, not at the first lock
         self.reset()
         registries.add(self)
 
     def reset(self) -> None:
         """Start with empty books, in a new process or in a forked one."""
         self.mutex = threading.RLock()
-        self.leases: dict[str, weakref.ref[BaseLease]] = {}  # by attempt; each lease takes itself out
+        self.leases: dict[str, weakref.ref[LeaseState]] = {}
+        """By attempt. Whoever ends a lease removes it."""
         self.asking: dict[str, Bell] = {}
+        """The bells of the acquires under way, by attempt."""
         self.unsettled: deque[Unsettled] = deque()
+        """What the keeper has to give back."""
+        self.giving: set[str] = set()
+        """Attempts that are being released at this moment."""
         self.urgent: set[str] = set()
-        self.next_look = self.next_deadline = float("inf")  # written by those who sleep until then, keeper and timer
-        self.cadence = float("inf")
-        # How soon one of the leases that came since the keeper's last look was due, or the timer's ended.
-        self.soonest = self.shortest = float("inf")
+        """Attempts whose lease the keeper has to renew now, because of a wake-up."""
+        self.next_look = self.next_deadline = NEVER
+        """Until when the keeper and the timer sleep. Each writes its own."""
+        self.cadence = NEVER
+        """The shortest ``renew_every`` so far."""
+        self.soonest = self.shortest = NEVER
+        """Of the leases that came since the keeper (the timer) last looked: the shortest time to a renewal (a
+        deadline)."""
         self.keeping = False
+        """Whether the keeper runs, or is being started."""
         self.finished = False
-        self.giving: set[str] = set()  # attempts that are being released just now
-        # For ``drain``. ``standing`` are leases by attempt that nobody else need keep and that it does not wait for:
-        # memberships of groups. ``on_drain`` are called when it begins. ``signalled`` is one that a signal has begun.
         self.draining: str | None = None
+        """Why there are no new leases, once a drain has begun."""
         self.hurried = False
+        """Whether a second signal ended the grace period."""
         self.standing: dict[str, BaseLease] = {}
+        """By attempt, memberships of groups: kept alive here, and not waited for by a drain."""
         self.on_drain: list[Callable[[], object]] = []
+        """Called when a drain begins."""
         self.signalled: Any = None
+        """The drain that a signal has begun."""
 
     def after_fork(self) -> None:
         """In the child: own nothing, share nothing with the parent."""
-        for lease in self.held():
-            lease._end = lease._end or FORKED
+        for state in self.held():
+            state.end = state.end or FORKED
         if not self.owner_given:
             self.owner = checks.make_owner()
         self.generation += 1
@@ -114,7 +128,7 @@ class Registry:
         return self._spec(self.defaults, name, **options)
 
     def lock_spec(self, function: str, name: str, options: Mapping[str, Any]) -> Spec:
-        """As ``spec``, for a public function that passes on what it is given, and is to be named when that is wrong."""
+        """As ``spec``, for a public function that passes its options on. Errors name that ``function``."""
         unknown = sorted(set(options) - set(LOCK_OPTIONS))
         if unknown:
             raise TypeError(f"{function}() has no option {unknown[0]!r}; it accepts the options of lock()")
@@ -131,7 +145,7 @@ class Registry:
         )
 
     def kind_spec(self, name: str, kind: str, options: Mapping[str, Any], **more: Any) -> Spec:
-        """The options of something that is made of one lease. They are fewer than a lock's."""
+        """The spec of a kind that is made of one lease. It accepts fewer options than a lock."""
         unknown = sorted(set(options) - set(_KIND_OPTIONS))
         if unknown:
             known = ", ".join(_KIND_OPTIONS)
@@ -139,8 +153,8 @@ class Registry:
         return self.lasting_spec(name, **{"kind": kind, **options, **more})
 
     def lasting_spec(self, name: str, **options: Any) -> Spec:
-        """As ``spec``, for a lease that is held and waited for as long as it takes: without what ``connect`` says of
-        locks that are not."""
+        """As ``spec``, for a lease that is held and waited for without limit: defaults of ``connect`` that would limit
+        it do not apply."""
         defaults = {key: value for key, value in self.defaults.items() if key not in _OF_LOCKS_ALONE}
         return self._spec(defaults, name, renew=True, **options)
 
@@ -148,7 +162,7 @@ class Registry:
         return Counters(self.renewals, self.renewal_failures, self.unavailable)
 
     def need(self, ability: str) -> None:
-        """Refuse what the store cannot do, when it is asked for."""
+        """Raise ValueError if the store lacks the ability."""
         why = self.store.lacks.get(ability)
         if why is not None:
             raise ValueError(f"{self.store.scheme} does not support this ({ability}): {why}")
@@ -171,7 +185,7 @@ class Registry:
         return spec._replace(shape="rwlock", limit=READERS, weight=READERS if write else 1)
 
     def all_specs(self, names: tuple[str, ...], options: Mapping[str, Any]) -> list[Spec]:
-        """One of each name, in the one order in which everybody takes them: so nobody waits in a circle."""
+        """One spec for each name, sorted: all callers take them in the same order, so none waits in a circle."""
         if not names:
             raise ValueError("all_of needs at least one name")
         if len(set(names)) < len(names):
@@ -181,12 +195,12 @@ class Registry:
     # Leases.
 
     def check_open(self) -> None:
-        """Raise ShuttingDown if there is nothing to be asked of the store any more."""
+        """Raise ShuttingDown if this ``Locks`` is closed."""
         if self.closed is not None:
             raise ShuttingDown(self.closed)
 
     def check_giving_out(self, heir: tuple[str, int] | None = None) -> None:
-        """Raise ShuttingDown if there are to be no new leases. One in place of our own (``heir``) is not new."""
+        """Raise ShuttingDown if there are no new leases any more. One in place of our own (``heir``) is not new."""
         refuse_late_patch()
         if self.closed is None and self.draining is None:
             return
@@ -194,35 +208,41 @@ class Registry:
         if self.draining is not None and (heir is None or heir[0] not in self.giving):
             raise ShuttingDown(self.draining)
 
-    def held(self) -> list[BaseLease]:
-        """The leases that are kept now. A copy: others come and go in other threads meanwhile."""
-        return [lease for ref in list(self.leases.values()) if (lease := ref()) is not None]
+    def owns(self, state: LeaseState) -> bool:
+        """Whether this process may release the lease: not in a forked child, not after ``close``."""
+        return state.generation == self.generation and self.closed is None
 
-    def add(self, lease: BaseLease) -> None:
-        """Keep the lease from now on. Costs a comparison, unless it is due before anything else."""
-        self.leases[lease._claim.attempt] = weakref.ref(lease)
-        self.reckon(lease)
+    def held(self) -> list[LeaseState]:
+        """The leases that are kept now. A copy: other threads add and remove leases meanwhile."""
+        return [state for ref in list(self.leases.values()) if (state := ref()) is not None]
+
+    def add(self, state: LeaseState) -> None:
+        """Keep the lease from now on. Costs a comparison, unless it is due before all others."""
+        self.leases[state.claim.attempt] = weakref.ref(state)
+        self.schedule(state)
 
     def hold(self, make: Callable[..., L], specs: Sequence[Spec], taken: Sequence[Any], bell: Bell) -> list[L]:
-        """Make the leases that were taken together, and keep them. ``bell`` is what they were asked for with."""
-        leases = [
-            make(self, spec, each.claim, each.sent, each.trusted) for spec, each in zip(specs, taken, strict=True)
+        """Make the leases that were acquired together, and keep them. ``bell`` is the one of their acquire."""
+        states = [
+            LeaseState(self.generation, self.owner, spec, each.claim, each.sent, each.trusted)
+            for spec, each in zip(specs, taken, strict=True)
         ]
-        for lease in leases:
-            self.add(lease)
-            del self.asking[lease._claim.attempt]
-        if bell.rang():  # called since the grant: one may have been broken already
-            for lease in leases:
-                self.rung(lease._claim.attempt)
+        leases = [make(self, state) for state in states]
+        for state in states:
+            self.add(state)
+            del self.asking[state.claim.attempt]
+        if bell.rang():  # a wake-up since the grant: a lease may have been broken already
+            for state in states:
+                self.rung(state.claim.attempt)
         return leases
 
-    def reckon(self, lease: BaseLease) -> None:
-        """The lease has a new deadline and is due anew: tell timer and keeper, if they would sleep longer.
+    def schedule(self, state: LeaseState) -> None:
+        """The lease has a new deadline and a new time of renewal: wake timer and keeper if they would sleep too long.
 
-        Nothing is noted here of what they were told: an interrupt before that would keep the next lease from it, too.
+        Does not write down when they will wake: an interrupt before they do would leave the next lease without them.
         """
-        every = lease._spec.timing.renew_every
-        due, deadline, sent = lease._due, lease._deadline, lease._sent
+        every = state.spec.timing.renew_every
+        due, deadline, sent = state.due, state.deadline, state.sent
         if every < self.cadence:
             self.cadence = every
         if due - sent < self.soonest:
@@ -234,64 +254,72 @@ class Registry:
         if due < self.next_look or not self.keeping:
             self.wake_keeper()
 
-    def end(self, lease: BaseLease, reason: str) -> bool:
-        """End the lease, once, and wake those who wait for that. True when this call did it."""
+    def renewed(self, state: LeaseState, sent: float, ttl: float, chosen: bool) -> None:
+        """The store has confirmed a term of ``ttl`` that was requested at ``sent``: see ``LeaseState.extend``."""
+        now = self.now()
         with self.mutex:
-            if lease._end is not None:
+            extended = state.extend(sent, ttl, chosen, now)
+        if extended:
+            self.schedule(state)
+
+    def end(self, state: LeaseState, reason: str) -> bool:
+        """End the lease, once, and notify its handle of a loss. True when this call did it."""
+        with self.mutex:
+            if state.end is not None:
                 return False
-            lease._end = reason
-        self.leases.pop(lease._claim.attempt, None)
+            state.end = reason
+        self.leases.pop(state.claim.attempt, None)
         if reason != RELEASED:
-            lease._announce()
+            state.announce()
         return True
 
-    def belie(self, lease: BaseLease) -> None:
-        """It was trusted until it was released, and then the store said that it had been another's already."""
-        with self.mutex:
-            lease._end = reason = HANDED_OVER if lease._promised else TAKEN
-        lease._announce()
-        self.tell("lost", lease.name, lease.token, reason)
-
-    def lose(self, lease: BaseLease, reason: str) -> None:
-        """End the lease and tell everybody. Not for the timer: log handlers and listeners may take their time."""
-        if lease._promised and reason == TAKEN:
+    def lose(self, state: LeaseState, reason: str) -> None:
+        """End the lease as lost, and report that. Not for the timer: log handlers and listeners may be slow."""
+        if state.offered and reason == TAKEN:
             reason = HANDED_OVER
-        if self.end(lease, reason):
+        if self.end(state, reason):
             if reason == INTERRUPTED:
-                self.tell("broken", lease.name, lease.token, reason)
-            self.tell("lost", lease.name, lease.token, reason)
+                self.tell("broken", state.name, state.token, reason)
+            self.tell("lost", state.name, state.token, reason)
+
+    def lose_after_release(self, state: LeaseState) -> None:
+        """The lease was trusted until its release, but the store answered that it no longer held the name."""
+        with self.mutex:
+            state.end = reason = HANDED_OVER if state.offered else TAKEN
+        state.announce()
+        self.tell("lost", state.name, state.token, reason)
 
     def expire(self) -> None:
-        """End what is past its deadline and find the next one. The timer's part: no I/O, nothing that may block."""
+        """End the leases whose deadline has passed, and find the next deadline. Called by the timer: does not block."""
         now = self.now()
         overdue = []
-        self.next_deadline = float("inf")  # until it is known: a lease that comes now is seen here, or tells us
-        # While leases come and go, look again when another such that comes now would end: then none has to wake us.
-        soonest, self.shortest = now + self.shortest, float("inf")
-        for lease in self.held():
-            if lease._deadline <= now:
-                overdue.append(lease)
-            elif lease._deadline < soonest:
-                soonest = lease._deadline
+        self.next_deadline = NEVER  # until it is known: a lease that comes now is found below, or wakes the timer
+        # If another lease as short as the last ones comes now, its deadline is ``soonest``: it need not wake the timer.
+        soonest, self.shortest = now + self.shortest, NEVER
+        for state in self.held():
+            if state.deadline <= now:
+                overdue.append(state)
+            elif state.deadline < soonest:
+                soonest = state.deadline
         self.next_deadline = soonest
-        lost = [lease for lease in overdue if self.end(lease, lease._why_expired(now))]
+        lost = [state for state in overdue if self.end(state, state.why_expired(now))]
         if lost:
             self.report_aside(lost)
 
-    def report(self, lost: list[BaseLease]) -> None:
-        """Tell what the timer ended, in a thread of its own."""
-        for lease in lost:
-            self.tell("lost", lease.name, lease.token, lease.lost_reason)
+    def report(self, lost: list[LeaseState]) -> None:
+        """Report what the timer ended. Runs in a thread of its own."""
+        for state in lost:
+            self.tell("lost", state.name, state.token, state.end)
 
     def rung(self, attempt: str, news: Grant | Busy | None = None) -> None:
-        """The store calls an attempt: wake its waiter, or have its lease looked at. From any thread.
+        """A wake-up from the store: wake the attempt's waiter, or have the keeper check its lease. From any thread.
 
-        ``ALL``: rings may have been missed, or do not say whom they mean. ``HELD``: whoever waits is not meant."""
+        ``ALL``: wake-ups may have been missed, or do not name an attempt. ``HELD``: the same, but not for waiters."""
         if attempt in (ALL, HELD):
             if attempt == ALL:
                 for bell in list(self.asking.values()):
                     _ring(bell)
-            if held := [lease._claim.attempt for lease in self.held() if lease._due != float("inf")]:
+            if held := [state.claim.attempt for state in self.held() if state.due != NEVER]:
                 self.urgent.update(held)
                 self.wake_keeper()
             return
@@ -302,8 +330,10 @@ class Registry:
             self.urgent.add(attempt)
             self.wake_keeper()
 
+    # What is owed to the store.
+
     def settle(self, owed: Unsettled) -> None:
-        """Have the keeper give something back. Takes no lock when the keeper runs: destructors come here."""
+        """Have the keeper give something back. Takes no mutex when the keeper runs: destructors call this."""
         self.owe(owed)
         self.settle_soon()
 
@@ -313,43 +343,44 @@ class Registry:
             try:
                 self.wake_keeper()
             except RuntimeError:
-                pass  # no thread can be started for the keeper: it is given back when the next one needs it
+                pass  # no thread can be started now; the next lease that needs the keeper starts it
 
     def owe(self, owed: Unsettled) -> None:
-        """Something is to be given back. Until it is, these books are kept, though everybody else may drop them."""
+        """Note something to give back. Until that is done, this registry is kept alive."""
         self.unsettled.append(owed)
         owing.add(self)
 
     def settled(self, owed: Unsettled) -> None:
+        """Note that something was given back, or has expired."""
         try:
             self.unsettled.remove(owed)
         except ValueError:
-            pass  # another was faster
+            pass  # another thread was faster
         if not self.unsettled:
             owing.discard(self)
-            if self.unsettled:  # a destructor came in between
+            if self.unsettled:  # a destructor ran in between
                 owing.add(self)
 
-    # Where time other than the machine's comes in: a simulation has a timer of its own, and no threads.
+    # A simulation replaces these two: it has a timer of its own, and no threads.
 
     def watch_deadline(self) -> None:
-        """See to it that ``expire`` is called, now and then at ``next_deadline``."""
+        """Make sure that ``expire`` is called, now and again at ``next_deadline``."""
         timer.watch(self)
 
-    def report_aside(self, lost: list[BaseLease]) -> None:
+    def report_aside(self, lost: list[LeaseState]) -> None:
         aside("leasehold-lost", self.report, lost)
 
-    # Telling.
+    # Events.
 
     def tell(self, event: str, name: str, token: int | None = None, reason: str | None = None, **fields: Any) -> None:
         """Log an event, with ``fields`` beside the usual ones, and pass it to the listeners."""
         level, message = _MESSAGES[event]
-        told = heard(level)
-        if not told and not self.listeners:
+        shown = is_shown(level)
+        if not shown and not self.listeners:
             return
         if reason is None and token is not None:
             reason = f"token {token}"
-        if told:
+        if shown:
             who: dict[str, Any] = {"name": name, "token": token, "owner": self.owner, "reason": reason}
             log(level, message, name, reason, event=event, **who, **fields)
         if self.listeners:
@@ -358,19 +389,19 @@ class Registry:
     # What the shell adds.
 
     def new_bell(self) -> Bell:
-        """Something to sleep on, for whoever carries out effects here."""
+        """A bell to sleep on, for effects that this registry drives."""
         raise NotImplementedError
 
     def wake_keeper(self) -> None:
-        """Start the keeper if need be, and have it look now. Must not block once it is started."""
+        """Wake the keeper; start it if it does not run. Does not block once it runs."""
         raise NotImplementedError
 
     def pass_on(self, event: Event) -> None:
-        """Call the listeners with the event, in order, without delaying anybody."""
+        """Call the listeners with the event, in order. Does not wait for them."""
         raise NotImplementedError
 
     def at_exit(self, limit: float) -> None:
-        """The interpreter exits: give back what is held."""
+        """The interpreter exits: release what is held, within ``limit`` seconds."""
         raise NotImplementedError
 
 
@@ -390,8 +421,8 @@ _MESSAGES = {
 
 
 def _ring(bell: Bell, news: Grant | Busy | None = None) -> None:
-    """Without news its waiter is to ask, though it may not have read yet that it need not. One that has not read yet
-    that it was granted the lease is to read that: what says that another has it may be older, and come late."""
+    """Wake a waiter. A bare wake-up overrides an unread Busy; an unread Grant is never overwritten: a Busy that comes
+    after it may be older."""
     waiting = not isinstance(bell.news, Grant)
     if isinstance(news, Grant) or (waiting and (news is not None or bell.news is not None)):
         bell.news = news

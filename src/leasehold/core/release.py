@@ -1,4 +1,4 @@
-"""How a lease is given back, whether it was held, promised to a caller who is gone, or never used."""
+"""How a lease is given back to the store: released by its holder, by the keeper, or because it was never used."""
 
 from __future__ import annotations
 
@@ -9,11 +9,125 @@ from ..errors import StoreError, StoreUnavailable
 from . import timing
 from .claim import RELEASED, Unsettled
 from .effects import Effects, Run
-from .lease import BaseLease
 from .log import WARNING, log
 from .options import Spec
 from .protocol import SECOND, Ask
 from .registry import Registry
+from .state import DONE, BaseState, LeaseState
+
+# A lease that was held.
+
+
+def release(core: Registry, state: LeaseState) -> Effects[bool]:
+    """Release a lease at the store. False when it was no longer this lease's: lost, or released before."""
+    caller = object()
+    try:
+        held = _begin(core, state, caller)
+        if held is None:
+            return False
+        claim = state.claim
+        core.giving.add(claim.attempt)
+        steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
+        given: bool = yield Run(steps, state.spec.timing.call_limit)
+        _answered(core, state, given)
+    except BaseException as error:  # also when whoever carries this out is interrupted or cancelled
+        if state.released_by is caller:
+            _failed(core, state, error)
+        raise
+    if held and not given:
+        core.lose_after_release(state)
+    return given and held
+
+
+def _begin(core: Registry, state: LeaseState, caller: object) -> bool | None:
+    """End the lease because its holder releases it. True: it was trusted until now. False: it was lost before.
+
+    The release is then up to ``caller``. None: there is nothing, or nothing more, to release."""
+    if core.now() >= state.deadline:
+        end_block(core, state)  # as lost
+    ours, held = core.owns(state), None
+    with core.mutex:
+        if state.end is None:
+            state.end = RELEASED
+        if state.released_by is None and ours:
+            state.released_by = caller
+            held = state.end == RELEASED  # also when another thread ended it, and gets here later
+    core.leases.pop(state.claim.attempt, None)
+    return held
+
+
+def _answered(core: Registry, state: LeaseState, given: bool) -> None:
+    """Note the store's answer to a release. ``given`` is False if the lease no longer held the name."""
+    claim = state.claim
+    core.giving.discard(claim.attempt)
+    state.released_by = DONE
+    if given:
+        core.tell("released", claim.name, claim.token)
+    else:
+        reason = "this lease no longer holds it"
+        fields: dict[str, Any] = {"name": claim.name, "token": claim.token, "owner": core.owner, "reason": reason}
+        log(WARNING, "%r was not released: %s", claim.name, reason, event="release_refused", **fields)
+
+
+def _failed(core: Registry, state: LeaseState, error: BaseException) -> None:
+    """The release failed or was interrupted: the keeper retries it.
+
+    The event comes first: once the keeper has released the name, others report events about it."""
+    claim = state.claim
+    try:
+        if isinstance(error, StoreError):
+            core.tell("release_failed", claim.name, claim.token, str(error))
+    finally:
+        core.leases.pop(claim.attempt, None)
+        core.settle(claim.owed())
+        core.giving.discard(claim.attempt)
+        state.released_by = DONE
+
+
+def end_block(core: Registry, state: LeaseState) -> None:
+    """End the lease because its holder no longer uses it; as lost, if its deadline has passed."""
+    now = core.now()
+    if now < state.deadline:
+        core.end(state, RELEASED)  # unless it has ended before
+    elif (reason := state.lost_reason(now)) is not None:
+        core.lose(state, reason)
+
+
+def leave_to_heir(core: Registry, state: LeaseState) -> None:
+    """The block ends after ``transfer``: the lease stays in the store for whoever takes it over, or expires."""
+    end_block(core, state)
+    state.released_by = DONE
+
+
+def offer(state: LeaseState) -> None:
+    """From now on another process may take the lease over. It is renewed for that one, but no longer trusted."""
+    state.offered = True
+    state.wake()
+
+
+# A lease that nobody releases any more.
+
+
+def drop(core: Registry, state: LeaseState) -> None:
+    """Have the keeper release the lease, unless somebody else does."""
+    if state.released_by is None and core.owns(state):
+        state.end = state.end or RELEASED
+        core.leases.pop(state.claim.attempt, None)
+        if not state.offered:
+            core.settle(state.claim.owed())
+        state.released_by = DONE
+
+
+def take_over(core: Registry, state: BaseState) -> None:
+    """The handle was collected: have the keeper release the lease, also if somebody began to and did not finish."""
+    assert isinstance(state, LeaseState)
+    if state.released_by is not None:
+        state.released_by = None
+        core.giving.discard(state.claim.attempt)
+    drop(core, state)
+
+
+# An attempt whose lease was never used.
 
 
 def owed(core: Registry, ask: Ask) -> Unsettled:
@@ -21,7 +135,7 @@ def owed(core: Registry, ask: Ask) -> Unsettled:
 
 
 def abandon(core: Registry, asks: Sequence[Ask], error: BaseException | None) -> Effects[None]:
-    """See to it that the attempts hold nothing. If the store does not answer, the keeper goes on trying."""
+    """Make sure that the attempts hold nothing. If the store does not answer, the keeper retries."""
     left = list(asks)
     try:
         while left and not isinstance(error, StoreUnavailable):
@@ -34,65 +148,16 @@ def abandon(core: Registry, asks: Sequence[Ask], error: BaseException | None) ->
             core.settle(owed(core, ask))
 
 
-def release(core: Registry, lease: BaseLease) -> Effects[bool]:
-    """Release a lease at the store. False when it was no longer this lease's: lost, or released before."""
-    giver = object()
-    try:
-        held = lease._finish(giver)
-        if held is None:
-            return False
-        claim = lease._claim
-        core.giving.add(claim.attempt)
-        steps = core.store.release(claim.name, claim.attempt, claim.token, claim.hint)
-        given: bool = yield Run(steps, lease._spec.timing.call_limit)
-        _answered(core, lease, given)
-    except BaseException as error:  # also when whoever carries this out is interrupted or cancelled
-        if lease._given is giver:
-            _failed(core, lease, error)
-        raise
-    if held and not given:
-        core.belie(lease)
-    return given and held
+def disown(core: Registry, state: LeaseState) -> Unsettled:
+    """End a lease that was never used, so that ``min_hold`` does not count. The caller gives back what this returns."""
+    core.end(state, RELEASED)
+    state.released_by = DONE
+    return Unsettled(state.claim.name, state.claim.attempt, state.claim.until)
 
 
-def _answered(core: Registry, lease: BaseLease, given: bool) -> None:
-    """The store has answered the release of a lease that its holder has ended: False, it was another's already."""
-    claim = lease._claim
-    core.giving.discard(claim.attempt)
-    lease._given = True
-    if given:
-        core.tell("released", claim.name, claim.token)
-    else:
-        reason = "this lease no longer holds it"
-        fields: dict[str, Any] = {"name": claim.name, "token": claim.token, "owner": core.owner, "reason": reason}
-        log(WARNING, "%r was not released: %s", claim.name, reason, event="release_refused", **fields)
-
-
-def _failed(core: Registry, lease: BaseLease, error: BaseException) -> None:
-    """The release has failed, or was left in the middle: the keeper goes on with it.
-
-    That is told before: once the keeper has given it back, others tell of the name."""
-    claim = lease._claim
-    try:
-        if isinstance(error, StoreError):
-            core.tell("release_failed", claim.name, claim.token, str(error))
-    finally:
-        core.leases.pop(claim.attempt, None)
-        core.settle(claim.owed())
-        core.giving.discard(claim.attempt)
-        lease._given = True
-
-
-def disown(core: Registry, lease: BaseLease) -> Unsettled:
-    """End a lease that was never used, so that min_hold does not count; the caller sees that it is given back."""
-    core.end(lease, RELEASED)
-    lease._given = True
-    return Unsettled(lease._claim.name, lease._claim.attempt, lease._claim.until)
-
-
-def discard(core: Registry, lease: BaseLease) -> Effects[None]:
-    """Give back a lease that was never used. If the store does not answer, the keeper goes on trying."""
-    owed = disown(core, lease)
+def discard(core: Registry, state: LeaseState) -> Effects[None]:
+    """Give back a lease that was never used. If the store does not answer, the keeper retries."""
+    owed = disown(core, state)
     settled = False
     try:
         yield Run(core.store.abandon(owed.name, owed.attempt), 1.0)
@@ -104,29 +169,33 @@ def discard(core: Registry, lease: BaseLease) -> Effects[None]:
             core.settle(owed)
 
 
-def downgraded(core: Registry, lease: BaseLease, giver: object) -> tuple[Spec, float]:
-    """End a writer's lease: what to acquire in its place, at once, and how long that may take.
+# A writer that becomes a reader.
 
-    The caller says how that went: ``after_downgrade``."""
-    spec = lease._spec
+
+def downgraded(core: Registry, state: LeaseState, caller: object) -> tuple[Spec, float]:
+    """End a writer's lease. Returns what to acquire in its place at once, and how long that may take.
+
+    The caller reports the outcome with ``after_downgrade``."""
+    spec = state.spec
     if spec.shape != "rwlock" or spec.weight != spec.limit:
         raise ValueError("only a writer's lease of an rwlock can be downgraded")
     core.need("heir")
-    lease.check()
-    left = lease.remaining
-    if not core.end(lease, RELEASED):
-        lease.check()
-    lease._given = giver
-    core.giving.add(lease._claim.attempt)
-    core.tell("released", lease.name, lease.token, "downgraded")
+    now = core.now()
+    state.check(now)
+    left = state.remaining(now)
+    if not core.end(state, RELEASED):
+        state.check(core.now())
+    state.released_by = caller
+    core.giving.add(state.claim.attempt)
+    core.tell("released", state.name, state.token, "downgraded")
     kind = "read" if spec.kind == "write" else spec.kind
-    return spec._replace(kind=kind, weight=1, heir=(lease._claim.attempt, lease.token)), max(0.1, left)
+    return spec._replace(kind=kind, weight=1, heir=(state.claim.attempt, state.token)), max(0.1, left)
 
 
-def after_downgrade(core: Registry, lease: BaseLease, giver: object, done: bool) -> None:
-    """Without a reader in its place the writer's lease is to be given back, if it was ended for that."""
-    if lease._given is giver:
+def after_downgrade(core: Registry, state: LeaseState, caller: object, done: bool) -> None:
+    """``done``: a reader has taken the writer's place. Otherwise give the writer's lease back, if it was ended."""
+    if state.released_by is caller:
         if not done:
-            core.settle(lease._claim.owed())
-        core.giving.discard(lease._claim.attempt)
-        lease._given = True
+            core.settle(state.claim.owed())
+        core.giving.discard(state.claim.attempt)
+        state.released_by = DONE

@@ -9,12 +9,12 @@ else that can compare and set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
-from ..core.lease import BaseLease
+from ..core.lease import BaseLease, state_of
 from ..errors import LeaseLost
-from ..kinds.joint.joint_lease import Joint
+from ..kinds.joint.joint_lease import parts_of
 
 __all__ = ["AsyncCell", "Cell", "StaleToken", "part", "swap", "swap_async", "token"]
 
@@ -36,8 +36,8 @@ def token(lease: BaseLease) -> int:
     if not isinstance(lease, BaseLease):
         hint = ": use term.lease" if hasattr(lease, "lease") else ""
         raise TypeError(f"a fence takes a lease, not {type(lease).__name__}{hint}")
-    spec = lease._spec
-    if len(_parts(lease)) > 1:
+    spec = state_of(lease).spec
+    if len(parts_of(lease)) > 1:
         raise ValueError(
             f"lease {lease.name!r} has several names, each with a token of its own: use fence.part(lease, name)"
         )
@@ -49,15 +49,10 @@ def token(lease: BaseLease) -> int:
 
 def part(lease: BaseLease, name: str) -> BaseLease:
     """The lease of one name, out of a lease of several names (``all_of``). Raises ValueError if it has no such name."""
-    for each in _parts(lease):
+    for each in parts_of(lease):
         if each.name == name:
             return each
     raise ValueError(f"lease {lease.name!r} has no name {name!r}")
-
-
-def _parts(lease: BaseLease) -> Sequence[BaseLease]:
-
-    return lease._parts if isinstance(lease, Joint) else (lease,)
 
 
 class Cell(Protocol):

@@ -45,7 +45,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from ..core import checks
-from ..core.lease import BaseLease
+from ..core.lease import BaseLease, registry_of
 from ..errors import StoreNotReady
 from ..stores.sql.callers import refuse_autocommit
 from . import StaleToken, token
@@ -122,7 +122,7 @@ class Fences:
         names what is guarded; by default the lease's own name. It belongs to the lease's namespace: tokens of
         different namespaces cannot be compared."""
         own = token(lease)
-        key = {"namespace": lease._core.namespace, "name": checks.name(lease.name if name is None else name)}
+        key = {"namespace": registry_of(lease).namespace, "name": checks.name(lease.name if name is None else name)}
         columns = self.table.c
         new = _insert_new(self.table, connection.dialect.name).values(**key, token=own)
         passing = update(self.table).where(columns.namespace == key["namespace"], columns.name == key["name"])

@@ -8,9 +8,10 @@ import re
 from typing import Any
 
 from ..core import checks, timing
-from ..core.lease import BaseLease
+from ..core.lease import BaseLease, own_state_of, registry_of
 from ..core.options import Spec
 from ..core.registry import READERS, Registry
+from ..core.release import offer
 from ..stores.common import forms
 
 FORMAT = 1
@@ -20,9 +21,10 @@ PREFIX = "leasehold-"
 def promise(lease: BaseLease) -> str:
     """The text of ``transfer``. Before the text exists, the lease stops being trusted. The end of its block will not
     release it."""
-    core, spec, claim = lease._core, lease._spec, lease._claim
-    lease._offer()
-    fields = (core.namespace, claim.name, claim.attempt, claim.token, spec.shape, spec.limit, spec.weight)
+    state = own_state_of(lease)
+    spec, claim = state.spec, state.claim
+    offer(state)
+    fields = (registry_of(lease).namespace, claim.name, claim.attempt, claim.token, spec.shape, spec.limit, spec.weight)
     rest = (lease.kind, lease.ttl, spec.data)
     packed = json.dumps((FORMAT, *fields, *rest), separators=(",", ":")).encode()
     return PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
@@ -30,7 +32,7 @@ def promise(lease: BaseLease) -> str:
 
 def check(lease: BaseLease) -> None:
     """Raise ValueError if the store cannot hand leases over, LeaseLost if the lease can no longer be trusted."""
-    lease._core.need("heir")
+    registry_of(lease).need("heir")
     lease.check()
 
 

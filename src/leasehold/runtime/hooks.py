@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from ..core.registry import Registry
 
 EXIT_LIMIT = 1.0
-"""How long the interpreter's exit may be held up by giving back what is held."""
+"""How long releasing leases may delay the interpreter's exit."""
 
 
 registries: weakref.WeakSet[Registry] = weakref.WeakSet()
 owing: set[Registry] = set()
-"""Those that have yet to give something back: kept until then, though everybody else may drop them."""
+"""Registries that still have to give something back. Kept alive until then."""
 
 
 def _forked() -> None:
@@ -34,7 +34,7 @@ def _at_exit() -> None:
     ends = clock.now() + EXIT_LIMIT
     cores = {*registries, *owing}
     while cores:
-        share = max(0.0, ends - clock.now()) / len(cores)  # a store that does not answer leaves the others their time
+        share = max(0.0, ends - clock.now()) / len(cores)  # a store that does not answer leaves time for the others
         core = cores.pop()
         if not core.finished or any(owed.until > clock.now() for owed in list(core.unsettled)):
             try:

@@ -12,7 +12,7 @@ from ..core.log import ERROR, log
 
 
 class Life:
-    """Entered by a thread for as long as it runs; other threads wait for its end, on a bare lock."""
+    """Entered by a thread while it runs. Other threads can wait for its end, on a bare lock."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -32,11 +32,11 @@ class Life:
 
     @property
     def is_mine(self) -> bool:
-        """Whether it is that of the thread which asks."""
+        """Whether it belongs to the calling thread."""
         return self._thread == _thread.get_ident() and not self.ended
 
     def join(self, seconds: float | None = None) -> bool:
-        """Wait until it has ended; not at all in the thread itself. True when it has."""
+        """Wait until the thread has ended; in the thread itself, do not wait. True if it has ended."""
         limit = -1 if seconds is None else min(max(seconds, 0.0), 1e6)
         if not self.ended and not self.is_mine and self._end.acquire(timeout=limit):
             self._end.release()
@@ -44,7 +44,7 @@ class Life:
 
 
 def start_thread(name: str, function: Callable[..., object], *args: object) -> Life:
-    """Run the function in a daemon thread. Raises RuntimeError when the system has no thread to give.
+    """Run the function in a daemon thread. Raises RuntimeError if the system can start no thread.
 
     ``Thread.start()`` waits for the new thread on an event. An exception out of a signal handler in that wait can leave
     the event's mutex locked, and the new thread waits for it for ever. So a bare thread, which no signal handler
@@ -62,16 +62,16 @@ def _begin(name: str, function: Callable[..., object], args: tuple[object, ...],
 
     try:
         threading.Thread(target=run, name=name, daemon=True).start()
-    except RuntimeError:  # no second thread to be had: this one does as well
+    except RuntimeError:  # no second thread can be started: this one will do
         run()
 
 
 def aside(name: str, function: Callable[..., object], *args: object) -> None:
-    """Call a function that may take its time in a thread of its own; if there is none to be had, here and now."""
+    """Call a function that may be slow in a thread of its own; in this one if none can be started."""
     try:
         start_thread(name, function, *args)
     except RuntimeError as error:
         if sys.is_finalizing() or "shutdown" in str(error):
-            return  # there is nobody left to tell
+            return  # the interpreter exits
         log(ERROR, "cannot start a thread (%s): callbacks run in this one and delay it", error, event="no_thread")
         function(*args)

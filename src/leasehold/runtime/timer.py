@@ -1,4 +1,4 @@
-"""The one thread per process that fires deadlines. It does no I/O, so nothing that hangs delays it."""
+"""The one thread per process that ends leases at their deadline. It does no I/O, so no hanging call delays it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..core.registry import Registry
 
 NAP = 1.0
-"""Deadlines count suspended time, waits do not: while anything is held, look this often."""
+"""Deadlines count suspended time, waits do not: while anything is held, the timer checks this often."""
 
 
 class Timer:
@@ -22,14 +22,14 @@ class Timer:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Threads do not survive a fork: start afresh when needed."""
+        """Threads do not survive a fork: start again when needed."""
         self._mutex = threading.RLock()  # a signal handler or a destructor may come in the middle and acquire a lease
         self._bell = ThreadBell()
         self._runs = False
         self._cores: dict[weakref.ref[Registry], None] = {}
 
     def watch(self, core: Registry) -> None:
-        """See to it that ``core.expire()`` is called, now and then at ``core.next_deadline``."""
+        """Make sure that ``core.expire()`` is called, now and again at ``core.next_deadline``."""
         self._cores[weakref.ref(core)] = None
         if not self._runs:
             start_thread("leasehold-timer", self._run)
@@ -38,20 +38,20 @@ class Timer:
     def _run(self) -> None:
         with self._mutex:
             if self._runs:
-                return  # two asked for the first deadline at once
+                return  # two threads needed the timer at the same time
             self._runs = True
         try:
             rang = True
             while True:
                 rang = self._bell.wait(self._turn(rang))
         finally:
-            self._runs = False  # whoever has the next deadline starts another
+            self._runs = False  # the next deadline starts another
 
     def _turn(self, rang: bool) -> float | None:
-        """Fire what is due; the seconds until the next deadline, at most NAP, or None. Must not fail: a timer that
-        dies would tell nobody of a loss any more."""
+        """End what has passed its deadline. Returns the seconds until the next deadline, at most NAP, or None. Must not
+        fail: without a timer no loss would be announced."""
         pause = float("inf")
-        for ref in list(self._cores):  # a copy in one go: a destructor may come and acquire
+        for ref in list(self._cores):  # a copy: a destructor may run here and acquire a lease
             core = ref()
             try:
                 if core is None:
@@ -63,10 +63,10 @@ class Timer:
             except Exception as error:
                 pause = NAP
                 if core is not None:
-                    core.next_deadline = float("-inf")  # unknown: look for it again
+                    core.next_deadline = float("-inf")  # unknown, so it is computed again
                 try:
                     log(ERROR, "the timer failed on a deadline; retrying: %s", error, exc=error)
-                except Exception:  # somebody's log handler
+                except Exception:  # from a log handler
                     pass
         return None if pause == float("inf") else min(NAP, pause)
 

@@ -1,4 +1,4 @@
-"""What a thread sleeps on until somebody rings. The asyncio one is in :mod:`leasehold.tasks.wakeups`."""
+"""What a thread sleeps on until a wake-up. The asyncio one is in :mod:`leasehold.tasks.wakeups`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.protocol import Busy, Grant
 def refuse_late_patch() -> None:
     """Raise RuntimeError when gevent or eventlet has replaced locks since this module was loaded.
 
-    A greenlet that waits on one of the system's locks stops all greenlets of its thread, also the one to release it.
+    A greenlet that waits on one of the system's locks stops all greenlets of its thread, also the one that releases it.
     """
     if _thread.allocate_lock is not allocate_lock:
         raise RuntimeError(
@@ -40,7 +40,7 @@ class ThreadBell:
             pass  # it has rung already
 
     def rang(self) -> bool:
-        """Whether it has rung since the last wait; then no longer."""
+        """Whether it has rung since the last wait. Resets that."""
         return self._gate.acquire(False)
 
     @property
@@ -49,7 +49,7 @@ class ThreadBell:
         return self._gate.locked()
 
     def wait(self, seconds: float | None) -> bool:
-        """Sleep until rung, at most so many seconds (None: however long). True when it rang."""
+        """Sleep until it rings, at most so many seconds (None: no limit). True when it rang."""
         if seconds is None:
             return self._gate.acquire()
         return self._gate.acquire(timeout=min(max(seconds, 0.0), 1e6))

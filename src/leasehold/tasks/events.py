@@ -1,4 +1,4 @@
-"""How a listener to events is told in asyncio: in order and one at a time, though it may be async and take its time."""
+"""Passes events to a listener in asyncio: in order and one at a time, even if the listener is async and slow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..core.log import ERROR, log
 from ..model import Event
 
 
-class Teller:
-    """One listener, and what it has yet to be told. An async one is told the next when it is through with the last, so
-    that it holds up itself alone. Everything here happens in the loop."""
+class ListenerQueue:
+    """One listener, and the events that it has not had yet. An async listener gets the next event when it has finished
+    the last, so a slow one delays only itself. Everything here runs in the loop."""
 
     def __init__(
         self, listener: Callable[[Event], object], spawn: Callable[[Coroutine[Any, Any, Any]], asyncio.Task[Any]]
@@ -23,16 +23,16 @@ class Teller:
         self._events: deque[Event] = deque()
         self._busy = False
 
-    def tell(self, event: Event) -> None:
+    def put(self, event: Event) -> None:
         self._events.append(event)
         self.resume()
 
     def resume(self) -> None:
-        """Tell what it has yet to be told, unless it is busy: if its task was cancelled, nobody else does."""
+        """Call the listener with the waiting events, unless it is busy. Needed after its task was cancelled."""
         if not self._busy:
-            self._go_on()
+            self._next()
 
-    def _go_on(self) -> None:
+    def _next(self) -> None:
         while self._events:
             event = self._events.popleft()
             try:
@@ -42,17 +42,17 @@ class Teller:
                 continue
             if asyncio.iscoroutine(result):
                 self._busy = True
-                self._spawn(result).add_done_callback(self._through)
+                self._spawn(result).add_done_callback(self._finished)
                 return
 
-    def _through(self, task: asyncio.Task[Any]) -> None:
+    def _finished(self, task: asyncio.Task[Any]) -> None:
         self._busy = False
         if task.cancelled() and task.cancelling():
-            return  # by whoever ends all tasks: the loop may be about to end, so the rest is told later (``resume``)
-        error = None if task.cancelled() else task.exception()  # cancelled by itself: something that it waited for was
+            return  # from outside: the loop may be about to end, so the rest waits for ``resume``
+        error = None if task.cancelled() else task.exception()  # None if the listener cancelled itself
         if isinstance(error, Exception):
             self._failed(error)
-        self._go_on()
+        self._next()
 
     def _failed(self, error: Exception) -> None:
         log(ERROR, "the callback %r raised an error", self._listener, exc=error)

@@ -1,6 +1,7 @@
-"""``Lease``, for asyncio: one holding, and the event that tells of its loss.
+"""``Lease``, for asyncio: the handle on a lease, and the event of its loss.
 
-Renewal runs in the event loop: a loop that is blocked past the deadline loses its leases, and is told so.
+Renewal runs in the event loop: a loop that is blocked past the deadline loses its leases, and a log line says where it
+was blocked.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any, Self
 
 from ..core import keeper, release
 from ..core.claim import HANDED_OVER, RELEASED
-from ..core.lease import BaseLease, enter, leave
+from ..core.lease import BaseLease, enter, leave, own_state_of
+from ..core.state import BaseState
 from ..errors import LeaseLost, StoreError
 from ..kinds import handover
 from .runner import TaskRegistry
@@ -25,11 +27,8 @@ class Lease(BaseLease):
     __slots__ = ("_body", "_cancelled", "_cancelling")
     _core: TaskRegistry
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._start_body()
-
-    def _start_body(self) -> None:
+    def __init__(self, core: TaskRegistry, state: BaseState) -> None:
+        super().__init__(core, state)
         self._body: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._cancelled = False
@@ -42,7 +41,7 @@ class Lease(BaseLease):
             if event is None:
                 event = LostEvent(self)
                 self._lost = weakref.ref(event)
-                if self._end is not None and self._end != RELEASED:
+                if self._state.end not in (None, RELEASED):
                     event.set()
         return event
 
@@ -52,28 +51,28 @@ class Lease(BaseLease):
         A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
         the end of that one.
         """
-        await self._core.drive(keeper.renew(self._core, self, ttl))
+        await self._core.drive(keeper.renew(self._core, own_state_of(self), ttl))
 
     async def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
-        return await self._core.drive(release.release(self._core, self))
+        return await self._core.drive(release.release(self._core, own_state_of(self)))
 
     async def transfer(self) -> str:
         """A text with which another process takes this lease over. See :meth:`leasehold.Lease.transfer`."""
         handover.check(self)
-        await self._core.drive(keeper.renew(self._core, self, None, offered=True))
+        await self._core.drive(keeper.renew(self._core, own_state_of(self), None, offered=True))
         return handover.promise(self)
 
     async def downgrade(self) -> Lease:
         """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
-        giver, done = object(), False
+        writer, caller, done = own_state_of(self), object(), False
         try:
-            spec, left = release.downgraded(self._core, self, giver)
+            spec, left = release.downgraded(self._core, writer, caller)
             reader = await self._core.acquire(Lease, spec, left)
             done = True
             return reader
         finally:
-            release.after_downgrade(self._core, self, giver, done)
+            release.after_downgrade(self._core, writer, caller, done)
 
     async def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
@@ -86,11 +85,11 @@ class Lease(BaseLease):
 
     async def __aenter__(self) -> Self:
         enter(self)
-        if self._spec.on_lost == "cancel":
+        if self._state.spec.on_lost == "cancel":
             self._body = asyncio.current_task()
             assert self._body is not None
             self._cancelling = self._body.cancelling()
-            if self.lost_reason is not None:  # already: cancelling a task that has not begun would come too late
+            if self.lost_reason is not None:  # lost already: the body has not begun, so there is nothing to cancel
                 await self.__aexit__(None, None, None)
         return self
 
@@ -102,18 +101,18 @@ class Lease(BaseLease):
         # As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins.
         ours = body is not None and self._cancelled and body.uncancel() <= self._cancelling
         try:
-            if self._promised:
-                self._leave_to_heir()
+            if self._state.offered:
+                release.leave_to_heir(self._core, own_state_of(self))
             else:
                 await self.release()
         except StoreError:
-            pass  # told as an event and in the log; the keeper goes on trying, and the store forgets it in time
+            pass  # reported as an event and in the log; the keeper retries, and the lease expires at the latest
         reason = self.lost_reason
         if reason is None or (reason == HANDED_OVER and not ours):
             return
         if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
             raise LeaseLost(self.name, reason) from error
-        if kind is None and self._spec.on_lost in ("raise", "cancel"):
+        if kind is None and self._state.spec.on_lost in ("raise", "cancel"):
             raise LeaseLost(self.name, reason)
 
     def _announce(self) -> None:
@@ -140,7 +139,7 @@ class Lease(BaseLease):
 
 
 class LostEvent(asyncio.Event):
-    """An event that tells the truth by the clock, also before the loop has come to set it."""
+    """An event that is computed from the clock, and so right even before the loop sets it."""
 
     def __init__(self, lease: Lease) -> None:
         super().__init__()

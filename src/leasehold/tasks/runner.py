@@ -1,4 +1,4 @@
-"""Carrying out the core's effects with asyncio tasks: the caller's own, and the keeper's."""
+"""Carries out the core's effects in asyncio tasks: the caller's own, and the keeper's."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from ..core.log import ERROR, WARNING, log
 from ..core.options import Spec
 from ..core.protocol import Ask, Store, TaskDriver, await_steps
 from ..core.registry import Registry
+from ..core.state import LeaseState
 from ..model import Event
 from ..runtime.wakeups import ThreadBell
-from .events import Teller
+from .events import ListenerQueue
 from .wakeups import TaskBell
 
 T = TypeVar("T")
 L = TypeVar("L", bound=BaseLease)
 
 LOOK = 0.1
-"""How often ``close`` looks which callbacks it need not wait for, because they wait for it."""
+"""How often ``close`` checks which callbacks wait for it, so that it does not wait for them."""
 GRACE = 0.05
-"""How long a cancelled acquire waits until what it may have left is given back; the rest goes on alone."""
+"""How long a cancelled acquire waits while what it may have left is given back. The rest runs in the background."""
 REVIVE = 0.1
-"""How long after its cancellation the keeper goes on, if the loop still does."""
+"""How long after its cancellation the keeper is restarted, if the loop still runs."""
 _callback: ContextVar[asyncio.Task[Any] | None] = ContextVar("leasehold_callback", default=None)
-"""The task of the async callback that this code runs in, or was started by."""
+"""The task of the async callback that runs this code, or started it."""
 BLOCKED = 0.05
-"""A loop that does not run a callback for so long, when a lease has just been lost, is called blocked."""
+"""A loop counts as blocked if, when a lease has been lost, it does not run a callback for so long."""
 
 
 class TaskRegistry(Registry):
-    """The books of a ``Locks``, and what carries out effects with tasks."""
+    """The books of a ``Locks``, and what carries out its effects in tasks."""
 
     driver: TaskDriver
 
@@ -69,20 +70,20 @@ class TaskRegistry(Registry):
         self.bell: TaskBell | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
         self.closers: set[asyncio.Task[Any]] = set()  # callbacks that wait for ``close``
-        self.tellers: dict[int, Teller] = {}  # by the id of the listener
+        self.queues: dict[int, ListenerQueue] = {}  # by the id of the listener
         self.closing: asyncio.Future[None] | None = None
 
     def bind(self) -> asyncio.AbstractEventLoop:
-        """The running loop, which must be the one that the leases live in."""
+        """The running loop. Raises RuntimeError if this ``Locks`` is in use in another one."""
         loop = asyncio.get_running_loop()
         if self.loop is not loop:
             if self.loop is not None and not self.loop.is_closed():
                 raise RuntimeError("this Locks is in use in another event loop: call connect() in each loop")
-            if self.loop is not None:  # the keeper went with the loop; what is held goes on in the new one
+            if self.loop is not None:  # the keeper ended with the loop; it starts again in this one
                 self.driver.new_loop()
                 self.keeping = False
                 self.tasks.clear()
-                self.tellers.clear()
+                self.queues.clear()
                 if not self.finished:
                     self.closing = None
             self.loop, self.loop_thread = loop, threading.get_ident()
@@ -105,7 +106,7 @@ class TaskRegistry(Registry):
         return effect.bell.wait(effect.seconds)
 
     def spawn(self, work: Coroutine[Any, Any, T], context: Context | None = None) -> asyncio.Task[T]:
-        """A task that lives until it is done, whoever forgets it; ``close`` waits for it."""
+        """Start a task and keep a reference to it until it is done. ``close`` waits for it."""
         task = asyncio.get_running_loop().create_task(work, context=context)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -125,7 +126,7 @@ class TaskRegistry(Registry):
         return await self.driver.run(steps, timing.CALL_LIMIT)
 
     async def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None) -> L:
-        """A lease, made by ``make``. Whatever happens in here, nothing is left behind in the store."""
+        """Acquire a lease; ``make`` makes its handle. However this fails, nothing stays behind in the store."""
         if timeout is not None:
             timeout = timing.patience(timeout)
         self.check_giving_out(spec.heir)
@@ -142,7 +143,7 @@ class TaskRegistry(Registry):
             self.asking.pop(ask.attempt, None)
 
     async def acquire_all(self, make: Callable[..., L], specs: Sequence[Spec], timeout: float | None) -> list[L] | None:
-        """Leases of several names in one step of the store, without waiting; None when they are not to be had so."""
+        """Acquire several names in one step of the store, without waiting; None if that is not possible now."""
         self.check_giving_out()
         bell = TaskBell(self.bind())
         asks = [spec.ask(self.owner, queue=False) for spec in specs]
@@ -158,7 +159,7 @@ class TaskRegistry(Registry):
                 self.asking.pop(ask.attempt, None)
 
     async def _give_up(self, asks: Sequence[Ask], error: BaseException) -> None:
-        """Give back what a failed acquire may have left; no longer than GRACE here, the rest in the background."""
+        """Give back what a failed acquire may have left in the store: up to GRACE here, then in the background."""
         if not acquire.owes(asks[0], error):
             return
         if isinstance(error, GeneratorExit):  # the coroutine is being thrown away and may not await any more
@@ -167,7 +168,7 @@ class TaskRegistry(Registry):
             return
         await asyncio.wait({self.spawn(self.drive(release.abandon(self, asks, error)))}, timeout=GRACE)
 
-    # The keeper, the events, and what other threads have to say.
+    # The keeper, the events, and calls from other threads.
 
     def wake_keeper(self) -> None:
         if not self.keeping and threading.get_ident() == self.loop_thread and self.loop is not None:
@@ -183,10 +184,10 @@ class TaskRegistry(Registry):
             self._begin_close(timing.CALL_LIMIT)
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
-        """The keeper has ended, perhaps before it has begun."""
+        """The keeper has ended, perhaps before it began."""
         self.keeping = False
         if self.closed is None and self.loop is not None and not self.loop.is_closed():
-            # Somebody has cancelled every task there is. If the loop goes on all the same, so do we.
+            # All tasks of the loop were cancelled. If the loop keeps running, the keeper starts again.
             self.loop.call_later(REVIVE, self._revive)
 
     def _revive(self) -> None:
@@ -196,7 +197,7 @@ class TaskRegistry(Registry):
             self._begin_close(timing.CALL_LIMIT)
 
     def drop(self) -> None:
-        """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
+        """The ``Locks`` was collected: close after the last lease. Called by a destructor."""
         self.dropped = True
         self.standing.clear()
         if self.keeping and self.bell is not None:
@@ -207,19 +208,19 @@ class TaskRegistry(Registry):
             self.at_exit(0.0)
 
     def in_loop(self, function: Callable[[], object]) -> None:
-        """Call the function in the loop; without one (closed, or never used) nobody is there to be told."""
+        """Call the function in the loop. Does nothing if the loop is closed, or there was none yet."""
         if self.loop is not None:
             try:
                 self.loop.call_soon_threadsafe(function)
             except RuntimeError:
                 pass
 
-    def report(self, lost: list[BaseLease]) -> None:
-        """Tell what the timer ended; and if that was because the loop is blocked, for how long and where."""
-        overdue = self.now() - min(lease._due for lease in lost)
+    def report(self, lost: list[LeaseState]) -> None:
+        """Report what the timer ended; if the loop is blocked, also for how long and where."""
+        overdue = self.now() - min(state.due for state in lost)
         awake = threading.Event()
         self.in_loop(awake.set)
-        if any(lease._spec.timing.renew for lease in lost) and not awake.wait(BLOCKED):
+        if any(state.spec.timing.renew for state in lost) and not awake.wait(BLOCKED):
             overdue = max(overdue, 0.0) + BLOCKED
             frame = sys._current_frames().get(self.loop_thread)
             where = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_qualname}" if frame else "?"
@@ -228,7 +229,7 @@ class TaskRegistry(Registry):
                 "the event loop was blocked for at least %.2f s, now at %s; leases lost: %s",
                 overdue,
                 where,
-                ", ".join(repr(lease.name) for lease in lost),
+                ", ".join(repr(state.name) for state in lost),
                 event="blocked",
                 blocked_for=overdue,
                 where=where,
@@ -237,16 +238,16 @@ class TaskRegistry(Registry):
 
     def pass_on(self, event: Event) -> None:
         for listener in list(self.listeners):
-            self.in_loop(functools.partial(self._tell, listener, event))
+            self.in_loop(functools.partial(self._put, listener, event))
 
-    def _tell(self, listener: Callable[[Event], object], event: Event) -> None:
-        teller = self.tellers.get(id(listener))
-        if teller is None:
-            teller = self.tellers[id(listener)] = Teller(listener, self.spawn_callback)
-        teller.tell(event)
+    def _put(self, listener: Callable[[Event], object], event: Event) -> None:
+        queue = self.queues.get(id(listener))
+        if queue is None:
+            queue = self.queues[id(listener)] = ListenerQueue(listener, self.spawn_callback)
+        queue.put(event)
 
     def call_back(self, callback: Callable[..., object], *args: object) -> None:
-        """Call a user's function in the loop; if it is async, in a task of its own."""
+        """Call a user's function in the loop; if it is async, run it in a task of its own."""
 
         async def finish(awaitable: Awaitable[object]) -> None:
             try:
@@ -279,11 +280,11 @@ class TaskRegistry(Registry):
         if self.bell is not None:
             self.bell.ring()
         ends = self.now() + limit
-        await asyncio.sleep(0)  # for the listeners, who are told in the loop
-        for teller in self.tellers.values():
-            teller.resume()
+        await asyncio.sleep(0)  # events reach the listeners in the loop
+        for queue in self.queues.values():
+            queue.resume()
         while (tasks := self.tasks - self.closers) and (left := ends - self.now()) > 0:
-            # One that ends may have others follow; one that is there now may come to wait for this.
+            # A task that ends may start others; one that runs now may begin to wait for this close.
             await asyncio.wait(tasks, timeout=min(left, LOOK), return_when=asyncio.FIRST_COMPLETED)
         await self.driver.close()
         self.finished = True
@@ -296,7 +297,7 @@ class TaskRegistry(Registry):
         return effect.bell.wait(min(effect.seconds or 0.0, ends - self.now()))
 
     def at_exit(self, limit: float) -> None:
-        """There is no loop any more: give back what is held without one."""
+        """The loop has ended: give back what is held without it."""
         if self.finished and not self.unsettled:
             return
         ends = self.now() + limit

@@ -1,4 +1,4 @@
-"""What a task sleeps on until it is woken. The one for threads is in :mod:`leasehold.runtime.wakeups`."""
+"""What a task sleeps on until a wake-up. The one for threads is in :mod:`leasehold.runtime.wakeups`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..core.protocol import Busy, Grant
 
 
 class TaskBell:
-    """What a task sleeps on until somebody rings, from any thread."""
+    """What a task sleeps on. Any thread can ring it."""
 
     __slots__ = ("_loop", "_rung", "_waiter", "news")
 
@@ -23,7 +23,7 @@ class TaskBell:
         try:
             self._loop.call_soon_threadsafe(self._wake)
         except RuntimeError:
-            pass  # the loop is closed: nobody sleeps there
+            pass  # the loop is closed, so nothing sleeps in it
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -160,7 +160,7 @@ def install_into(core: Any) -> Faults:
     return faults
 
 
-class Named:
+class Named(Store):
     """A store whose operations are generators that bear the operation's name, so that a driver can tell them."""
 
     def __init__(self, inner: Store, faults: Faults) -> None:
@@ -174,8 +174,7 @@ class Named:
         return (yield from self.faults.cut_off("acquire", self.inner.acquire(ask)))
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
-        steps = getattr(self.inner, "acquire_all", None)
-        return None if steps is None else (yield from self.faults.cut_off("acquire_all", steps(asks)))
+        return (yield from self.faults.cut_off("acquire_all", self.inner.acquire_all(asks)))
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
         return (yield from self.faults.cut_off("renew", self.inner.renew(batch)))

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import clock
+from ..core.lease import own_state_of, state_of
 from ..core.protocol import SECOND, Ask, Steps
+from ..core.state import LeaseState
 from ..core.timing import FIRST_TERM
 from ..errors import AcquireTimeout, StoreUnavailable
 from .api import PATIENCE, Api, Job
@@ -57,6 +59,11 @@ class Lease:
         self.api = api
         self.real = real
 
+    @property
+    def state(self) -> LeaseState:
+        """What the core keeps of it. Not of a lease of all_of or rlock."""
+        return own_state_of(self.real)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
@@ -93,7 +100,7 @@ class Lease:
         """Whether its last term is over by the clock: who stood still for so long has lost it, and by no fault.
 
         One that another's release has granted begins with a first term, which is short, whatever its ttl."""
-        return bool(clock.now() >= self.real._deadline)
+        return bool(clock.now() >= state_of(self.real).deadline)
 
 
 class Lock:

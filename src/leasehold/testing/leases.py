@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 from ..core import clock, keeper
 from ..core.claim import RELEASED
 from ..core.effects import Effects
-from ..core.lease import BaseLease
+from ..core.lease import BaseLease, own_state_of, registry_of, state_of
 from ..core.protocol import RENEWED, SECOND, Renewal, Steps, Store, run_steps
 from ..core.registry import Registry
+from ..core.state import LeaseState
 from ..errors import LeaseLost, StoreError
+from ..kinds.joint.joint_lease import parts_of
 from ..stores import memory
 from .faults import Faults, install_into
 from .history import History, Resource, assert_clean
@@ -74,10 +76,9 @@ class _Noted:
         return given
 
 
-def _parts(lease: BaseLease) -> list[BaseLease]:
-    """What it stands on: itself, or several (all_of) or one (rlock) that is another's."""
-    parts = getattr(lease, "_parts", None)
-    return [lease] if parts is None else [each for part in parts for each in _parts(part)]
+def _parts(lease: BaseLease) -> list[LeaseState]:
+    """The states of the leases that it stands on; of a plain lease, its own."""
+    return [own_state_of(part) for part in parts_of(lease)]
 
 
 def _who() -> object:
@@ -105,7 +106,7 @@ class Leases:
     @contextmanager
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         """For as long as this lasts, what ``connect`` makes of ``memory://`` (and of no URL) lives here."""
-        make, add, end, belie = Registry.__init__, Registry.add, Registry.end, Registry.belie
+        make, add, end, lose_after_release = Registry.__init__, Registry.add, Registry.end, Registry.lose_after_release
         renew, probe = keeper._renew_batch, keeper._probe
         check, valid = BaseLease.check, BaseLease.valid.fget  # type: ignore[attr-defined]
         table = memory.Table
@@ -119,22 +120,22 @@ class Leases:
                     self._faults[core] = install_into(core)
                     self._cut_and_mend()
 
-        def add_here(core: Registry, lease: BaseLease) -> None:
-            add(core, lease)
+        def add_here(core: Registry, state: LeaseState) -> None:
+            add(core, state)
             if core in self._faults:
-                self._note_grant(lease)
+                self._note_grant(core, state)
 
-        def end_here(core: Registry, lease: BaseLease, reason: str) -> bool:
+        def end_here(core: Registry, state: LeaseState, reason: str) -> bool:
             at = self.clock.now()  # before anybody can learn of it and act on it
-            ended = end(core, lease, reason)
+            ended = end(core, state, reason)
             if ended and reason != RELEASED:
-                self._note_loss(lease, at)
+                self._note_loss(core, state, at)
             return ended
 
-        def belie_here(core: Registry, lease: BaseLease) -> None:
+        def lose_after_release_here(core: Registry, state: LeaseState) -> None:
             at = self.clock.now()
-            belie(core, lease)
-            self._note_loss(lease, at)
+            lose_after_release(core, state)
+            self._note_loss(core, state, at)
 
         def valid_here(lease: BaseLease) -> bool:
             invoked = self.clock.now()
@@ -163,7 +164,7 @@ class Leases:
         monkeypatch.setattr(Registry, "__init__", make_here)
         monkeypatch.setattr(Registry, "add", add_here)
         monkeypatch.setattr(Registry, "end", end_here)
-        monkeypatch.setattr(Registry, "belie", belie_here)
+        monkeypatch.setattr(Registry, "lose_after_release", lose_after_release_here)
         monkeypatch.setattr(BaseLease, "check", check_here)
         monkeypatch.setattr(BaseLease, "valid", property(valid_here))
         monkeypatch.setattr(memory, "Table", lambda: table(self.clock.now_us, self.clock.wall_us))
@@ -181,20 +182,21 @@ class Leases:
 
     def lose(self, lease: BaseLease, reason: str = LOST) -> None:
         """The lease is lost now, as if the store had said so: there another can have it. Also ``lease.lose()``."""
-        if lease._core not in self._faults:
-            lease._core.lose(lease, reason)
+        core, at = registry_of(lease), self.clock.now()
+        if core not in self._faults:
+            for part in _parts(lease):
+                core.lose(part, reason)
             return
-        core, at = lease._core, self.clock.now()
         with core.mutex:
-            lost = [part for part in _parts(lease) if part._end is None]
+            lost = [part for part in _parts(lease) if part.end is None]
             for part in lost:
-                part._end = reason  # it is trusted no longer, so another may have it before anybody is told
+                part.end = reason  # it is trusted no longer, so another may have it before anybody is told
         for part in lost:
-            core.leases.pop(part._claim.attempt, None)
-            run_steps(core.store.abandon(part.name, part._claim.attempt), core.driver.inner._handle)  # type: ignore[attr-defined]
-            self._note_loss(part, at)
+            core.leases.pop(part.claim.attempt, None)
+            run_steps(core.store.abandon(part.name, part.claim.attempt), core.driver.inner._handle)  # type: ignore[attr-defined]
+            self._note_loss(core, part, at)
         for part in lost:
-            part._announce()
+            part.announce()
             core.tell("lost", part.name, part.token, reason)
 
     def advance(self, seconds: float) -> None:
@@ -259,25 +261,25 @@ class Leases:
         place = next((f"{url}/{core.namespace}" for url, each in memory._tables.items() if each is table), "")
         return name if self._places.setdefault(name, place) == place else f"{name} in {place}"
 
-    def _holding(self, lease: BaseLease) -> dict[str, Any]:
-        return {"name": self._name(lease._core, lease.name), "owner": lease.owner, "token": lease.token}
+    def _holding(self, core: Registry, state: LeaseState) -> dict[str, Any]:
+        return {"name": self._name(core, state.name), "owner": state.owner, "token": state.token}
 
-    def _note_grant(self, lease: BaseLease) -> None:
-        held = self._holding(lease)
-        self._limits[held["name"]] = max(lease._spec.limit, self._limits.get(held["name"], 1))
-        self.history.add("acquire", **held, invoked=lease._sent, outcome="granted", weight=lease._spec.weight)
+    def _note_grant(self, core: Registry, state: LeaseState) -> None:
+        held, spec = self._holding(core, state), state.spec
+        self._limits[held["name"]] = max(spec.limit, self._limits.get(held["name"], 1))
+        self.history.add("acquire", **held, invoked=state.sent, outcome="granted", weight=spec.weight)
 
-    def _note_loss(self, lease: BaseLease, at: float) -> None:
-        if lease._core in self._faults:
-            due = min(lease._deadline, at)
-            self.history.add("lost", **self._holding(lease), invoked=due, returned=at, outcome=lease._end or "")
+    def _note_loss(self, core: Registry, state: LeaseState, at: float) -> None:
+        if core in self._faults:
+            due = min(state.deadline, at)
+            self.history.add("lost", **self._holding(core, state), invoked=due, returned=at, outcome=state.end or "")
 
     def _note_check(self, lease: BaseLease, invoked: float, valid: bool) -> None:
-        parts = _parts(lease)
-        if lease._core in self._faults and (valid or parts == [lease]):  # which of several is lost is not said
+        core, parts = registry_of(lease), _parts(lease)
+        if core in self._faults and (valid or parts == [state_of(lease)]):  # which of several is lost is not said
             outcome = "valid" if valid else "invalid"
             for part in parts:
-                self.history.add("check", **self._holding(part), invoked=invoked, outcome=outcome)
+                self.history.add("check", **self._holding(core, part), invoked=invoked, outcome=outcome)
 
     def _note_call(
         self, core: Registry, op: str, name: str, token: int, invoked: float, outcome: str, later: bool = False
@@ -366,4 +368,4 @@ class Leases:
 
 def _due(core: Registry) -> float:
     """When the keeper has something to do, whether it knows that yet or not."""
-    return min([core.next_look, *(lease._due for lease in core.held())])
+    return min([core.next_look, *(state.due for state in core.held())])

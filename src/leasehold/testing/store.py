@@ -58,7 +58,7 @@ class StoreUnderTest:
     fair: bool = True
     """Whether waiters are served in order."""
     joint: bool = False
-    """Whether it takes several names in one step: see :class:`leasehold.core.protocol.JointStore`."""
+    """Whether it takes several names in one step: see :class:`leasehold.core.protocol.Store`."""
     lacks: Sequence[str] = ()
     """What it says itself that it lacks: see :class:`leasehold.core.protocol.Store`."""
 

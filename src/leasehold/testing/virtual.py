@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from ..core.lease import BaseLease
 from ..core.protocol import Store, TaskDriver
 from ..core.registry import Registry
+from ..core.state import LeaseState
 from ..tasks.runner import TaskRegistry
 
 
@@ -82,7 +82,7 @@ class VirtualRegistry(TaskRegistry):
     def watch_deadline(self) -> None:
         self.expire()
 
-    def report_aside(self, lost: list[BaseLease]) -> None:
+    def report_aside(self, lost: list[LeaseState]) -> None:
         Registry.report(self, lost)  # whether the loop is blocked is known to whoever turns it
 
     def at_exit(self, limit: float) -> None:

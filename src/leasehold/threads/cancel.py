@@ -1,4 +1,4 @@
-"""The ``cancel`` event of an acquire: how a thread that waits, or is in a call of the store, is freed by another."""
+"""The ``cancel`` event of an acquire: another thread sets it to end a wait, or a slow call of the store."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..runtime.wakeups import ThreadBell
 T = TypeVar("T")
 
 CANCEL_SLICE = 0.05
-"""How often a wait with a ``cancel`` event looks at it."""
+"""How often a wait checks its ``cancel`` event."""
 
 
 class ThreadCall:
-    """A call in a thread of its own, whose caller may go away. All it waits on is bare locks."""
+    """A call in a thread of its own, which its caller may leave. Waits on bare locks only."""
 
     def __init__(self, function: Callable[..., object], args: tuple[object, ...]) -> None:
         self._function, self._args = function, args
@@ -32,7 +32,7 @@ class ThreadCall:
 
     def make(self) -> None:
         if not self._begun.acquire(False):
-            return  # it was withdrawn
+            return  # withdrawn
         try:
             self.result = self._function(*self._args)
         except BaseException as error:
@@ -41,7 +41,7 @@ class ThreadCall:
         self._over.release()
 
     def withdraw(self) -> bool:
-        """False when the call has begun; else it never will."""
+        """Keep the call from beginning. False if it has begun."""
         return self._begun.acquire(False)
 
     def wait(self, seconds: float) -> bool:
@@ -52,7 +52,7 @@ class ThreadCall:
 
 
 class Stop(threading.Event):
-    """A ``cancel`` event of our own, which wakes who waits: nobody has to look at it again and again."""
+    """A ``cancel`` event that wakes its waiters, so that they need not poll it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,14 +65,14 @@ class Stop(threading.Event):
 
 
 class Cancel:
-    """The ``cancel`` event of an acquire. It ends waits, and does not wait for a store that is slow to answer."""
+    """The ``cancel`` event of an acquire. It ends waits, and leaves a call that is under way."""
 
     def __init__(self, event: threading.Event) -> None:
         if not hasattr(event, "is_set"):
             raise TypeError(f"cancel must be a threading.Event, not {type(event).__name__}")
         self._event = event
         self.under_way: ThreadCall | None = None
-        """The store call that was left in the middle; None when none was."""
+        """The store call that was left before its end; None if there is none."""
 
     def check(self) -> None:
         if self._event.is_set():
@@ -98,7 +98,7 @@ class Cancel:
                 return True
 
     def run(self, function: Callable[..., T], *args: object) -> T:
-        """Call the function in a thread of its own, and leave it there when the event is set."""
+        """Call the function in a thread of its own, and leave it when the event is set."""
         self.under_way = call = ThreadCall(function, args)
         start_thread("leasehold-call", call.make)
         while not call.wait(CANCEL_SLICE):

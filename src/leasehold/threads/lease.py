@@ -1,4 +1,4 @@
-"""``Lease``, for threads: one holding, and the event that tells of its loss."""
+"""``Lease``, for threads: the handle on a lease, and the event of its loss."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ..core import clock, keeper, release
 from ..core.claim import HANDED_OVER
-from ..core.lease import BaseLease, enter, leave
+from ..core.lease import BaseLease, enter, leave, own_state_of
 from ..core.log import ERROR, log
 from ..errors import LeaseLost, StoreError
 from ..kinds import handover
@@ -37,7 +37,7 @@ class Lease(BaseLease):
             event = LostEvent(self)
             ref = weakref.ref(event)
             with self._core.mutex:
-                if self._lost is seen:  # else another was faster
+                if self._lost is seen:  # else another thread was faster
                     self._lost = ref
                     return event
 
@@ -47,11 +47,11 @@ class Lease(BaseLease):
         A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
         the end of that one.
         """
-        self._core.drive(keeper.renew(self._core, self, ttl))
+        self._core.drive(keeper.renew(self._core, own_state_of(self), ttl))
 
     def release(self) -> bool:
         """Give the lease back. False when it was no longer ours (lost, or released before)."""
-        return self._core.drive(release.release(self._core, self))
+        return self._core.drive(release.release(self._core, own_state_of(self)))
 
     def transfer(self) -> str:
         """A text with which another process takes this lease over: see :meth:`Locks.accept`.
@@ -60,19 +60,19 @@ class Lease(BaseLease):
         lease can be trusted no longer: another may have it. ``on_lost`` is told when it is taken. The end of its
         block no longer gives it back; ``release`` does, and so takes the offer back."""
         handover.check(self)
-        self._core.drive(keeper.renew(self._core, self, None, offered=True))
+        self._core.drive(keeper.renew(self._core, own_state_of(self), None, offered=True))
         return handover.promise(self)
 
     def downgrade(self) -> Lease:
         """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
-        giver, done = object(), False
+        writer, caller, done = own_state_of(self), object(), False
         try:
-            spec, left = release.downgraded(self._core, self, giver)
+            spec, left = release.downgraded(self._core, writer, caller)
             reader = self._core.acquire(Lease, spec, left, None)
             done = True
             return reader
         finally:
-            release.after_downgrade(self._core, self, giver, done)
+            release.after_downgrade(self._core, writer, caller, done)
 
     def in_transaction(self, connection: Any) -> int:
         """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
@@ -92,14 +92,14 @@ class Lease(BaseLease):
     ) -> None:
         leave(self)
         try:
-            if self._promised:
-                self._leave_to_heir()
+            if self._state.offered:
+                release.leave_to_heir(self._core, own_state_of(self))
             else:
                 self.release()
         except StoreError:
-            pass  # told as an event and in the log; the keeper goes on trying, and the store forgets it in time
+            pass  # reported as an event and in the log; the keeper retries, and the lease expires at the latest
         reason = self.lost_reason
-        if reason is not None and reason != HANDED_OVER and kind is None and self._spec.on_lost == "raise":
+        if reason is not None and reason != HANDED_OVER and kind is None and self._state.spec.on_lost == "raise":
             raise LeaseLost(self.name, reason)
 
     def _wake(self) -> None:
@@ -124,10 +124,10 @@ class Lease(BaseLease):
 
 
 class LostEvent(threading.Event):
-    """An event that tells the truth by the clock, also before the timer has come to set it.
+    """An event that is computed from the clock, and so right even before the timer sets it.
 
-    It holds the lease; the lease holds it weakly. So there is no cycle, and an event costs nothing until asked for.
-    Nothing of ``threading.Event`` is used but its name: a waiter that is interrupted can leave that one's mutex locked.
+    It keeps the lease alive, the lease keeps it weakly: there is no cycle, and an unused ``lost`` costs nothing. It is
+    an Event by type only: a waiter that is interrupted could leave the mutex of a real one locked.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -149,7 +149,7 @@ class LostEvent(threading.Event):
         bell = ThreadBell()
         self._waiting[bell] = None
         try:
-            # Whoever was to wake us may have been interrupted just before that: so look, too.
+            # The thread that sets it may be interrupted just before it rings, so the clock is checked, too.
             while not self.is_set():
                 left = NAP if ends is None else min(NAP, ends - clock.now())
                 if left <= 0:

@@ -1,4 +1,4 @@
-"""Carrying out the core's effects with threads: the caller's own, and the keeper's."""
+"""Carries out the core's effects in threads: the caller's own, and the keeper's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ L = TypeVar("L", bound=BaseLease)
 
 
 class ThreadRegistry(Registry):
-    """The books of a ``Locks``, and what carries out effects with threads."""
+    """The books of a ``Locks``, and what carries out its effects in threads."""
 
     driver: ThreadDriver
 
@@ -72,7 +72,7 @@ class ThreadRegistry(Registry):
             result: T = stop.value
             return result
         finally:
-            effects.close()  # at once, also when a KeyboardInterrupt went past it
+            effects.close()  # at once, also after a KeyboardInterrupt
 
     def _carry_out(self, effect: Run | Wait | Listen, cancel: Cancel | None) -> Any:
         if isinstance(effect, Run):
@@ -89,7 +89,7 @@ class ThreadRegistry(Registry):
         return self.driver.run(steps, timing.CALL_LIMIT)
 
     def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None, event: threading.Event | None) -> L:
-        """A lease, made by ``make``. Whatever happens in here, nothing is left behind in the store."""
+        """Acquire a lease; ``make`` makes its handle. However this fails, nothing stays behind in the store."""
         if timeout is not None:
             timeout = timing.patience(timeout)
         cancel = None if event is None else Cancel(event)
@@ -109,7 +109,7 @@ class ThreadRegistry(Registry):
     def acquire_all(
         self, make: Callable[..., L], specs: Sequence[Spec], timeout: float | None, event: threading.Event | None
     ) -> list[L] | None:
-        """Leases of several names in one step of the store, without waiting; None when they are not to be had so."""
+        """Acquire several names in one step of the store, without waiting; None if that is not possible now."""
         cancel = None if event is None else Cancel(event)
         if cancel is not None:
             cancel.check()
@@ -128,7 +128,7 @@ class ThreadRegistry(Registry):
             raise
 
     def _give_up(self, asks: Sequence[Ask], error: BaseException, cancel: Cancel | None) -> None:
-        """Give back what a failed acquire may have left."""
+        """Give back what a failed acquire may have left in the store."""
         under_way = None if cancel is None else cancel.under_way
         if under_way is not None and not under_way.withdraw():
             try:
@@ -144,7 +144,7 @@ class ThreadRegistry(Registry):
             self._forget(asks)
 
     def _abandon_after(self, call: ThreadCall, asks: Sequence[Ask], error: BaseException) -> None:
-        """Give back what a call brings that nobody waits for any more: after it is over, or it would come later."""
+        """The same for an acquire whose call is still under way: give back after it, not before."""
         try:
             while not call.wait(1.0):
                 pass
@@ -155,7 +155,7 @@ class ThreadRegistry(Registry):
     def _forget(self, asks: Sequence[Ask]) -> None:
         for ask in asks:
             self.asking.pop(ask.attempt, None)
-            self.driver.forget(ask.attempt)  # again: an interrupt may have come just when ``acquire`` did
+            self.driver.forget(ask.attempt)  # again: an interrupt may have kept ``acquire`` from it
 
     # The keeper and the events, each in a daemon thread that starts when first needed.
 
@@ -163,10 +163,10 @@ class ThreadRegistry(Registry):
         if not self.keeping:
             with self.mutex:
                 if not self.keeping:
-                    self.keeping = True  # already: what asks meanwhile must not take the keeper for absent
+                    self.keeping = True  # before it runs: other threads must not start another one
                     try:
                         start_thread("leasehold-keeper", self._keep)
-                    except BaseException:  # no thread to be had: the next one who needs the keeper tries again
+                    except BaseException:  # no thread can be started now: the next caller that needs the keeper retries
                         self.keeping = self.keeper is not None
                         raise
         self.bell.ring()
@@ -175,7 +175,7 @@ class ThreadRegistry(Registry):
         life = Life()
         with self.mutex:
             if self.keeper is not None:
-                return  # an interrupt came just after the keeper was started, and another was started for it
+                return  # an interrupt came just after this thread was started, so another one was started
             self.keeper, self.keeping = life, True
         with life:
             self.drive(keeper.keep(self, self.bell))
@@ -183,7 +183,7 @@ class ThreadRegistry(Registry):
                 self.close()
 
     def drop(self) -> None:
-        """Nobody has the ``Locks`` any more: end with the last lease. Called by a destructor."""
+        """The ``Locks`` was collected: close after the last lease. Called by a destructor."""
         self.dropped = True
         self.standing.clear()
         if self.keeping:
@@ -199,8 +199,8 @@ class ThreadRegistry(Registry):
             self._call_listeners(event)
 
     def _start_telling(self) -> Any:
-        """The queue of events, once a thread reads from it. None when there is none to be had: then whoever has
-        something to tell calls the listeners, rather than to fail, or to tell nobody ever after."""
+        """The queue of events, with a thread that reads it. None if no thread can be started: then the caller calls the
+        listeners itself."""
         import queue
 
         with self.mutex:
@@ -225,7 +225,7 @@ class ThreadRegistry(Registry):
                 log(ERROR, "a listener raised an error on the event %r", event.type, exc=error)
 
     def close(self, limit: float = timing.CALL_LIMIT) -> None:
-        """Each step can be done again, so that a close that was interrupted can be called again."""
+        """Every step can be repeated, so an interrupted close can be called again."""
         ends = self.now() + limit
         with self.closing:
             if self.finished:
@@ -242,5 +242,5 @@ class ThreadRegistry(Registry):
 
     def at_exit(self, limit: float) -> None:
         if self.closed is not None and self.keeper is not None:
-            self.keeper.join(limit)  # it is at it
+            self.keeper.join(limit)  # it is releasing what is held
         self.close(limit)

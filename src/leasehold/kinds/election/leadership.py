@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ...core import timing
 from ...core.effects import Effects, Run, Wait
-from ...core.lease import BaseLease
+from ...core.lease import BaseLease, own_state_of, registry_of
 from ...core.listing import info
 from ...core.log import ERROR, INFO, log
 from ...core.options import Spec
@@ -41,6 +41,7 @@ class BaseTerm:
 
     def __init__(self, lease: BaseLease, stop_before: float, bell: Bell) -> None:
         self.lease = lease
+        self._state = own_state_of(lease)
         self.over: str | None = None
         """Why the callback has to stop; None while it leads."""
         self.finished = False
@@ -57,7 +58,7 @@ class BaseTerm:
     @property
     def valid(self) -> bool:
         """Whether the callback leads at this moment. Computed from the clock; once False, it stays False."""
-        if self.over is None and not self._seen_over and self.lease._core.now() < self._stop_at():
+        if self.over is None and not self._seen_over and registry_of(self.lease).now() < self._stop_at():
             return True
         self._seen_over = True  # the callback may have stopped because of this answer: a late renewal must not revive
         return False
@@ -88,10 +89,10 @@ class BaseTerm:
 
     def _stop_at(self) -> float:
         # A first term, granted by another holder's release, is shorter than later ones.
-        until = self.lease._trusted_until()
-        if until < self.lease._sent:
+        until = self._state.trusted_until()
+        if until < self._state.sent:
             return until
-        return until - min(self._before, (until - self.lease._sent) / 3)
+        return until - min(self._before, (until - self._state.sent) / 3)
 
 
 def _not_renewed(lease: BaseLease) -> str:
@@ -173,8 +174,8 @@ class BaseElection:
         term = self._term
         if term is None or term.finished:
             return True
-        lease = term.lease
-        return lease.valid and self._core.now() < lease._sent + 1.5 * lease._spec.timing.renew_every
+        renewed, every = term._state.sent, term._state.spec.timing.renew_every
+        return term.lease.valid and self._core.now() < renewed + 1.5 * every
 
     def resign(self) -> None:
         """End the term if this candidate leads: the callback is notified to stop, and ``run`` queues again, behind the

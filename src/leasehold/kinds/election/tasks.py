@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from ...core import checks, listing
 from ...core.effects import RETRY
+from ...core.lease import own_state_of, registry_of
+from ...core.release import drop
 from ...errors import LeaseLost, ShuttingDown, StoreUnavailable
 from ...model import LeaseInfo
 from ...tasks.lease import Lease
@@ -26,7 +28,7 @@ class Term(BaseTerm):
         self.stopping = asyncio.Event()
         """Set when the callback has to stop."""
         self._body: asyncio.Task[Any] | None = None
-        super().__init__(lease, stop_before, lease._core.new_bell())
+        super().__init__(lease, stop_before, registry_of(lease).new_bell())
 
     def _stop(self, reason: str) -> None:
         self.stopping.set()
@@ -37,7 +39,8 @@ class Term(BaseTerm):
 def _give_back(standing: asyncio.Future[Lease]) -> None:
     """Release the lease if it was granted just when the candidate was cancelled."""
     if not standing.cancelled() and standing.exception() is None:
-        standing.result()._drop()
+        lease = standing.result()
+        drop(registry_of(lease), own_state_of(lease))
 
 
 class Election(BaseElection):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from ...core import checks, listing
 from ...core.effects import RETRY
+from ...core.lease import registry_of
 from ...errors import AcquireCancelled, LeaseLost, ShuttingDown, StoreUnavailable
 from ...model import LeaseInfo
 from ...runtime.thread_start import start_thread
@@ -28,7 +29,7 @@ class Term(BaseTerm):
     def __init__(self, lease: Lease, stop_before: float) -> None:
         self.stopping = threading.Event()
         """Set when the callback has to stop, before the term ends."""
-        super().__init__(lease, stop_before, lease._core.new_bell())
+        super().__init__(lease, stop_before, registry_of(lease).new_bell())
 
     def _stop(self, reason: str) -> None:
         self.stopping.set()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ...core import checks, timing
 from ...core.effects import Effects, Run, Wait
-from ...core.lease import BaseLease
+from ...core.lease import BaseLease, state_of
 from ...core.listing import PAGE, info
 from ...core.log import ERROR, INFO, WARNING, log
 from ...core.options import Spec
@@ -292,7 +292,7 @@ class BaseGroup:
 
     def _failed(self) -> bool:
         """Whether a membership that was acquired here is lost, and no other one is valid."""
-        mine = [each for each in self._mine if each._born == self._core.generation]
+        mine = [each for each in self._mine if state_of(each).generation == self._core.generation]
         return any(each.lost_reason is not None for each in mine) and not any(each.valid for each in mine)
 
     def _start(self, watch: Watch) -> None:
@@ -304,18 +304,18 @@ class BaseGroup:
 
     def _joined(self, lease: BaseLease) -> None:
         standing = self._core.standing
-        for attempt in [attempt for attempt, each in list(standing.items()) if each._end is not None]:
+        for attempt in [attempt for attempt, each in list(standing.items()) if state_of(each).end is not None]:
             standing.pop(attempt, None)
-        standing[lease._claim.attempt] = lease
+        standing[state_of(lease).claim.attempt] = lease
         with self._core.mutex:
-            before, self._mine = self._mine, [*(each for each in self._mine if each._end is None), lease]
+            before, self._mine = self._mine, [*(each for each in self._mine if state_of(each).end is None), lease]
         del before  # (a destructor does not run under the mutex)
         self._watching()
 
     def _leaving(self) -> list[Any]:
         with self._core.mutex:
             mine, self._mine = self._mine, []
-        return [lease for lease in mine if lease._end is None]
+        return [lease for lease in mine if state_of(lease).end is None]
 
     def __repr__(self) -> str:
         return f"<leasehold group {self.name!r}>"

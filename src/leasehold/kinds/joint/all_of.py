@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Any, TypeAlias
 
 from ...core import release, timing
-from ...core.lease import BaseLease
+from ...core.lease import BaseLease, own_state_of, registry_of
 from ...core.options import Spec
 from ...core.registry import Registry
 from ...errors import AcquireTimeout, StoreError
@@ -27,7 +27,7 @@ def gather(core: Registry, specs: Iterable[Spec], timeout: float | None) -> Gath
     timeout = None if timeout is None else timing.patience(timeout)
     ends = None if timeout is None else core.now() + timeout
     specs = list(specs)
-    at_once = len(specs) > 1 and hasattr(core.store, "acquire_all")
+    at_once = len(specs) > 1
 
     def left() -> float | None:
         return None if ends is None else max(0.0, ends - core.now())
@@ -58,7 +58,7 @@ def gather(core: Registry, specs: Iterable[Spec], timeout: float | None) -> Gath
             raise
         finally:  # cancelled or interrupted: leave the release to the keeper
             for lease in had:
-                core.settle(release.disown(core, lease))
+                core.settle(release.disown(core, own_state_of(lease)))
 
 
 class BaseAll(Joint):
@@ -93,7 +93,7 @@ def give_all(parts: Sequence[BaseLease]) -> Generator[Any, bool, bool]:
             left.pop()
     finally:  # cancelled or interrupted: leave the rest to the keeper
         for part in left:
-            part._drop()
+            release.drop(registry_of(part), own_state_of(part))
     if failed is not None:
         raise failed
     return given

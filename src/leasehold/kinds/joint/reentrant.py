@@ -6,7 +6,8 @@ import threading
 from collections.abc import MutableMapping
 from typing import Any, TypeAlias
 
-from ...core.lease import BaseLease
+from ...core.lease import BaseLease, own_state_of, registry_of
+from ...core.release import drop
 from .joint_lease import Joint
 
 ENTERING = 0
@@ -39,7 +40,7 @@ class Hold:
 
     def leave(self, entry: int) -> bool:
         """Remove an entry. True if it was the last."""
-        if self.root._born != self.root._core.generation:
+        if own_state_of(self.root).generation != registry_of(self.root).generation:
             return False  # in a forked child: it owns nothing, and the gate may stay locked for ever
         with self.gate:
             self.entries.discard(entry)
@@ -49,6 +50,10 @@ class Hold:
             if self.holds.get(self.key) is self:
                 self.holds.pop(self.key, None)
             return True
+
+    def drop(self) -> None:
+        """Have the keeper release the lease, unless somebody does."""
+        drop(registry_of(self.root), own_state_of(self.root))
 
 
 Holds: TypeAlias = MutableMapping[Any, Hold]
@@ -69,7 +74,7 @@ def not_entered(holds: Holds, key: Any) -> None:
     """The entry of this thread or task was not made: remove its placeholder."""
     hold = holds.get(key)
     if hold is not None and hold.leave(ENTERING):  # there is no other entry
-        hold.root._drop()
+        hold.drop()
 
 
 class BaseEntry(Joint):
@@ -85,10 +90,10 @@ class BaseEntry(Joint):
     def _drop_parts(self) -> None:
         self._hold.leave(id(self))
         if self._hold.over:
-            self._hold.root._drop()
+            self._hold.drop()
 
     def __del__(self) -> None:
         # As for any lease: a collected entry cannot be released any more. ``leave`` does nothing if it was released.
         hold = getattr(self, "_hold", None)
         if hold is not None and hold.leave(id(self)):
-            hold.root._drop()
+            hold.drop()

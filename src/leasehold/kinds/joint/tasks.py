@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core import release
-from ...core.lease import BaseLease
+from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
 from ...core.protocol import await_steps
 from ...tasks.lease import Lease
@@ -22,8 +22,9 @@ class JointLease(joint_lease.Joint, Lease):
     _parts: tuple[Lease, ...]
 
     def __init__(self, core: Any, spec: Spec, parts: Any) -> None:
-        self._start_body()
-        self._stand_on(core, spec, tuple(parts))
+        parts = tuple(parts)
+        super().__init__(core, joint_lease.JointState(core, spec, [own_state_of(part) for part in parts]))
+        self._stand_on(parts)
 
     async def renew(self, ttl: float | None = None) -> None:
         for part in self._parts:
@@ -56,7 +57,7 @@ class AllOf(Lock):
     async def _take(self, timeout: float | None) -> AllLease:
         def handle(request: Any) -> Awaitable[Any]:
             if isinstance(request, BaseLease):
-                return self._core.drive(release.discard(self._core, request))
+                return self._core.drive(release.discard(self._core, own_state_of(request)))
             wanted, left = request
             if isinstance(wanted, list):
                 return self._core.acquire_all(Lease, wanted, left)

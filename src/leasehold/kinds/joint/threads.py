@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...core import release
-from ...core.lease import BaseLease
+from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
 from ...core.protocol import run_steps
 from ...threads.lease import Lease
@@ -22,7 +22,9 @@ class JointLease(joint_lease.Joint, Lease):
     _parts: tuple[Lease, ...]
 
     def __init__(self, core: Any, spec: Spec, parts: Any) -> None:
-        self._stand_on(core, spec, tuple(parts))
+        parts = tuple(parts)
+        super().__init__(core, joint_lease.JointState(core, spec, [own_state_of(part) for part in parts]))
+        self._stand_on(parts)
 
     def renew(self, ttl: float | None = None) -> None:
         for part in self._parts:
@@ -55,7 +57,7 @@ class AllOf(Lock):
     def _take(self, timeout: float | None, cancel: threading.Event | None) -> AllLease:
         def handle(request: Any) -> Any:
             if isinstance(request, BaseLease):
-                return self._core.drive(release.discard(self._core, request))
+                return self._core.drive(release.discard(self._core, own_state_of(request)))
             wanted, left = request
             if isinstance(wanted, list):
                 return self._core.acquire_all(Lease, wanted, left, cancel)

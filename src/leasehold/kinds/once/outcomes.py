@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ...core import checks, timing
 from ...core.effects import RETRY, Effects, Run, Wait
-from ...core.lease import BaseLease
+from ...core.lease import BaseLease, state_of
 from ...core.log import ERROR, INFO, WARNING, log
 from ...core.registry import Registry
 from ...errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
@@ -252,7 +252,7 @@ def running(core: Registry, name: str, wanted: Policy) -> Effects[Outcome]:
 
 def write(core: Registry, lease: BaseLease, recorded: dict[str, Outcome]) -> Effects[bool]:
     """Write the note, with retries while the lease is valid. False if the lease was lost before that."""
-    claim, bell, text = lease._claim, core.new_bell(), dump(lease.name, recorded)
+    claim, bell, text = state_of(lease).claim, core.new_bell(), dump(lease.name, recorded)
     while lease.valid:
         try:
             steps = core.store.write_note(claim.name, claim.attempt, claim.token, text)

@@ -24,6 +24,7 @@ from ...core.protocol import (
     Renewal,
     Reply,
     Steps,
+    Store,
     T,
     Together,
 )
@@ -116,7 +117,7 @@ class Tidy(NamedTuple):
     """Purge some records of names that have long been free. Answered with whether there are more."""
 
 
-class EntryStore:
+class EntryStore(Store):
     """A store over rows with compare-and-swap. :class:`leasehold.core.protocol.Store` defines each operation."""
 
     fair = True

@@ -15,7 +15,7 @@ from .wire import CREATE, EQUAL, VALUE, compare, put
 
 
 class Several(Asking):
-    """``acquire_all``: see :class:`leasehold.core.protocol.JointStore`."""
+    """``acquire_all``: see :class:`leasehold.core.protocol.Store`."""
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         try:

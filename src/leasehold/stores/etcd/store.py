@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...core import clock
-from ...core.protocol import SECOND, Steps
+from ...core.protocol import SECOND, Steps, Store
 from ...errors import StoreNotReady
 from . import wire
 from .asking import TAKING, Watch, deletion
@@ -25,8 +25,8 @@ FOLLOWED_AFTER = 1.0
 """Most leases are over by then, and need no watch."""
 
 
-class EtcdStore(Renewing):
-    """See :class:`leasehold.core.protocol.JointStore`, which says what each operation means."""
+class EtcdStore(Renewing, Store):
+    """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     fair = True
     lacks: Mapping[str, str] = {}

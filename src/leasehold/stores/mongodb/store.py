@@ -33,6 +33,7 @@ from ...core.protocol import (
     Renewal,
     Reply,
     Steps,
+    Store,
     TaskDriver,
     ThreadDriver,
 )
@@ -77,7 +78,7 @@ def _open(link: Link) -> Opened:
     return Opened(store, threads, tasks)
 
 
-class MongoStore:
+class MongoStore(Store):
     """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     scheme = "mongodb"

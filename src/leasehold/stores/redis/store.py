@@ -31,6 +31,7 @@ from ...core.protocol import (
     Renewal,
     Reply,
     Steps,
+    Store,
     Together,
 )
 from ...errors import StoreError, StoreUnavailable
@@ -98,7 +99,7 @@ class Keys(NamedTuple):
     pattern: bytes
 
 
-class RedisStore:
+class RedisStore(Store):
     """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     fair = True
@@ -323,9 +324,10 @@ class RedisStore:
         self._unanswered.pop(attempt, None)
         return bool(found)
 
-    def give_back(self, batch: Sequence[Unsettled]) -> Steps[None]:
+    def give_back(self, batch: Sequence[Unsettled]) -> Steps[bool]:
         """Release or abandon many, as each would be by itself, in one go."""
         yield Many([next(self._giving_back(owed)) for owed in batch])
+        return True
 
     def _giving_back(self, owed: Unsettled) -> Steps[bool]:
         if owed.token is None:

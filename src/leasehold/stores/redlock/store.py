@@ -16,7 +16,21 @@ from statistics import mode
 from typing import Any, NamedTuple
 
 from ...core import clock
-from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Holding, Opened, Renewal, Reply, Steps
+from ...core.protocol import (
+    BROKEN,
+    GONE,
+    RENEWED,
+    SECOND,
+    Ask,
+    Busy,
+    Grant,
+    Holding,
+    Opened,
+    Renewal,
+    Reply,
+    Steps,
+    Store,
+)
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..redis.errors import known, unreadable
 from ..redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, RENEW, VOTE, Call
@@ -76,7 +90,7 @@ class Held:
         """When it expires, unless it is renewed."""
 
 
-class RedlockStore:
+class RedlockStore(Store):
     """Leases on a majority of nodes. :class:`leasehold.core.protocol.Store` says what each operation means."""
 
     scheme = "redlock"

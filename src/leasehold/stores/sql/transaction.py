@@ -11,6 +11,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from ...core.claim import TAKEN
+from ...core.lease import registry_of, state_of
 from ...errors import AcquireTimeout, LeaseLost
 from . import callers as sql_callers
 from .dialect import Result, Statement
@@ -89,8 +90,8 @@ def _can_hold(name: str) -> Steps[bool]:
 
 def checking(lease: BaseLease) -> Inside:
     """Finds the lease's row, locked until the transaction ends, if it still is the lease's; else LeaseLost."""
-    session = session_of(lease._core)
-    if lease._spec.shape != "lock":
+    session = session_of(registry_of(lease))
+    if state_of(lease).spec.shape != "lock":
         raise ValueError("in_transaction is for exclusive leases only")
     lease.check()
     return _check(lease, session)
@@ -99,7 +100,7 @@ def checking(lease: BaseLease) -> Inside:
 def _check(lease: BaseLease, session: Session) -> Inside:
     dialect = session.dialect
     key = dialect.key(session.namespace, lease.name)
-    values = {**key, "attempt": lease._claim.attempt, "token": lease.token}
+    values = {**key, "attempt": state_of(lease).claim.attempt, "token": lease.token}
     if (yield Statement(dialect.CHECK_HELD, values)).rows:
         return lease.token
     if dialect.SNAPSHOT and _is_older(lease, (yield Statement(dialect.SNAPSHOT, key))):
@@ -118,7 +119,7 @@ def _is_older(lease: BaseLease, seen: Result) -> bool:
     if token is None or token < lease.token:
         return True
     # By its own deadline it has not expired, though by what is seen here it has.
-    return (token, attempt) == (lease.token, lease._claim.attempt) and state in (1, 2)
+    return (token, attempt) == (lease.token, state_of(lease).claim.attempt) and state in (1, 2)
 
 
 # What is the same for threads and asyncio but for the waiting.

@@ -26,7 +26,7 @@ TRIES = 5
 
 
 class Several(Asking):
-    """``acquire_all``: see :class:`leasehold.core.protocol.JointStore`."""
+    """``acquire_all``: see :class:`leasehold.core.protocol.Store`."""
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         started = clock.now()

@@ -12,7 +12,7 @@ from typing import Any
 from kazoo.exceptions import BadVersionError, NoNodeError
 
 from ...core import clock
-from ...core.protocol import SECOND, Steps
+from ...core.protocol import SECOND, Steps, Store
 from . import nodes
 from .link import Link
 from .renewing import Renewing
@@ -27,8 +27,8 @@ TIDYING = 0.25
 OLD = 24 * 3600 * 1000
 
 
-class ZooKeeperStore(Renewing):
-    """See :class:`leasehold.core.protocol.JointStore`, which says what each operation means."""
+class ZooKeeperStore(Renewing, Store):
+    """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     scheme = "zookeeper"
     fair = True

@@ -12,6 +12,7 @@ import pytest
 
 from ... import aio
 from ...core import clock
+from ...core.lease import own_state_of, registry_of, state_of
 from ...errors import LeaseLost
 from ..handles import eventually
 from ..scene import Scene
@@ -216,7 +217,7 @@ def test_on_lost_cancel_ends_the_body(tasks: Scene) -> None:
 
     async def body() -> None:
         lease = aio.current()
-        assert lease.valid or clock.now() >= lease._deadline
+        assert lease.valid or clock.now() >= state_of(lease).deadline
         await asyncio.sleep(30)
 
     decorated = locks.real.lock(tasks.name(), ttl=tasks.steady, renew=False, on_lost="cancel")(body)
@@ -251,9 +252,9 @@ def test_a_cancellation_from_outside_wins(tasks: Scene, first: str) -> None:
         lease = await entered
         if first == "outside":
             task.cancel()
-            lease._core.end(lease, "it was lost for the test")
+            registry_of(lease).end(own_state_of(lease), "it was lost for the test")
         else:
-            lease._core.end(lease, "it was lost for the test")
+            registry_of(lease).end(own_state_of(lease), "it was lost for the test")
             loop.call_soon(task.cancel)
         with pytest.raises(asyncio.CancelledError):
             await task

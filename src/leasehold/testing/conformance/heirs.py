@@ -116,7 +116,7 @@ def test_who_is_taken_over_hears_of_it(scene: Scene) -> None:
     """Promise 6: the first holder's lease is lost at once, by a push, and not only at its next renewal."""
     locks, other, name = scene.connect(), scene.connect(), scene.name()
     lease = locks.lock(name, ttl=60).acquire()
-    claim = lease.real._claim
+    claim = lease.state.claim
     eventually(lambda: locks.real._core.keeping, what="the keeper runs")
     time.sleep(0.3)  # and listens
     new = grant(other.ask(name, B, LONG, heir=(claim.attempt, claim.token)))

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from ...core.lease import registry_of
+from ...core.release import leave_to_heir
 from ...core.timing import FIRST_TERM
 from ...errors import LeaseLost
 from ..api import PATIENCE
@@ -151,8 +153,8 @@ def test_a_writer_becomes_a_reader(scene: Scene) -> None:
     assert other.writer(name).try_acquire() is None
     with pytest.raises(ValueError, match="writer"):
         reader.downgrade()
-    taken = reader._sent
-    eventually(lambda: reader._sent > taken, what="it is renewed")
+    taken = reader.state.sent
+    eventually(lambda: reader.state.sent > taken, what="it is renewed")
     assert reader.valid
     assert reader.release()
     assert beside.release() or beside.ran_out()
@@ -247,8 +249,8 @@ def test_a_lease_is_handed_over(scene: Scene) -> None:
     assert [each.owner for each in scene.held(name)] == ["second"]
     again = locks.accept(taken.transfer(), ttl=2 * LONG, renew_every=0.5, max_renew_failures=1000)
     assert again.ttl == 2 * LONG
-    accepted = again._sent
-    eventually(lambda: again._sent > accepted, what="it is renewed")
+    accepted = again.state.sent
+    eventually(lambda: again.state.sent > accepted, what="it is renewed")
     assert again.valid
     assert again.release()
     with pytest.raises(ValueError, match="not what"):
@@ -294,7 +296,7 @@ def test_closing_leaves_it_to_the_heir(scene: Scene, ended: bool) -> None:
     lease = locks.lock(name).acquire(5)
     text = lease.transfer()
     if ended:
-        lease._leave_to_heir()
+        leave_to_heir(registry_of(lease.real), lease.state)
     locks.close()
     assert not beside.valid
     assert not scene.held(kept)
@@ -417,8 +419,8 @@ def test_events_tell_everything(scene: Scene) -> None:
     locks.on_event(slow)  # not before: what it holds up is told to nobody
     eventually(lambda: slept or scene.side == "asyncio")
     for _ in range(2):
-        renewed = lease._sent
-        eventually(lambda: lease._sent > renewed, 10, "it is renewed")  # noqa: B023
+        renewed = lease.state.sent
+        eventually(lambda: lease.state.sent > renewed, 10, "it is renewed")  # noqa: B023
     assert lease.valid
     assert "enough" not in slept
     may_end.set()

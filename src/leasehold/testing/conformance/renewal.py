@@ -103,7 +103,7 @@ def test_a_refused_renewal_is_loss_at_once(scene: Scene) -> None:
     locks, other = scene.connect(), scene.connect()
     name = scene.name()
     lease = locks.lock(name, ttl=20, renew_every=0.2).acquire()
-    assert other.run(other.store.abandon(name, lease._claim.attempt))  # taken away behind its back
+    assert other.run(other.store.abandon(name, lease.state.claim.attempt))  # taken away behind its back
     assert lease.wait_lost(15)
     assert not lease.valid
     assert lease.lost_reason
@@ -176,9 +176,9 @@ def test_a_success_resets_the_count_of_failures(scene: Scene) -> None:
     lease = locks.lock(scene.name(), ttl=30, renew_every=0.2, max_renew_failures=1000).acquire()
     for _ in range(3):
         faults.lose_request("renew")
-        eventually(lambda: lease._failures, what="it is counted")
+        eventually(lambda: lease.state.failures, what="it is counted")
         faults.mend()
-        eventually(lambda: not lease._failures, what="it is counted no longer")
+        eventually(lambda: not lease.state.failures, what="it is counted no longer")
     assert lease.valid
     lease.release()
 
@@ -220,7 +220,7 @@ def test_without_renewal_it_ends_at_the_ttl(scene: Scene) -> None:
     while lease.valid:
         now, left = time.monotonic(), lease.remaining
         assert not left or now + left <= ends + 0.01
-        locks.real._core.rung(lease.real._claim.attempt)
+        locks.real._core.rung(lease.state.claim.attempt)
         lease.wait_lost(scene.ttl / 5)
     assert time.monotonic() - begun >= 0.5 * scene.ttl
     assert locks.metrics().renewals == 0
@@ -232,10 +232,10 @@ def test_a_holder_can_renew_by_itself(scene: Scene) -> None:
     name = scene.name()
     lease = locks.lock(name, renew=False, ttl=5).acquire()
     token = lease.token
-    before = lease.real._deadline
+    before = lease.state.deadline
     time.sleep(0.2)
     lease.renew()
-    assert lease.real._deadline >= before + 0.2
+    assert lease.state.deadline >= before + 0.2
     lease.renew(50)
     assert lease.ttl == 50
     assert lease.remaining > 40
@@ -269,7 +269,7 @@ def test_renewing_by_hand_tells_failure_from_loss(scene: Scene) -> None:
     assert lease.valid
     faults.mend()
     lease.renew()
-    locks.run(locks.store.abandon(name, lease._claim.attempt))
+    locks.run(locks.store.abandon(name, lease.state.claim.attempt))
     with pytest.raises(LeaseLost):
         lease.renew()
     assert not lease.valid

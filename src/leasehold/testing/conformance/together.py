@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from ...core.lease import own_state_of
 from ...core.timing import FIRST_TERM
 from ...errors import AcquireTimeout, StoreUnavailable
+from ...kinds.joint.joint_lease import parts_of
 from ..handles import Lease, eventually
 from ..scene import Scene
 from .cancelling import walk
@@ -65,8 +67,10 @@ def test_names_taken_in_one_step_are_kept_and_broken_as_any(scene: Scene) -> Non
     names = _names(scene)
     lease = locks.all_of(*names, renew_every=0.5, max_renew_failures=1000).acquire(20)
     assert faults.calls["acquire"] == 0
-    taken = {part.name: part._sent for part in lease._parts}
-    eventually(lambda: all(part._sent > taken[part.name] for part in lease._parts), what="each is renewed")
+    taken = {part.name: own_state_of(part).sent for part in parts_of(lease.real)}
+    eventually(
+        lambda: all(own_state_of(part).sent > taken[part.name] for part in parts_of(lease.real)), what="each is renewed"
+    )
     assert lease.valid, lease.lost_reason
     assert _held(scene, names) == lease.tokens
     assert other.break_lease(names[1])
@@ -308,7 +312,7 @@ def test_who_wants_several_overtakes_nobody(scene: Scene) -> None:
         assert given or lease.ran_out()
         joint = both.lease()
         assert joint.tokens[second] > lease.token
-        assert joint.release() or any(Lease(scene.api, part).ran_out() for part in joint.real._parts)
+        assert joint.release() or any(Lease(scene.api, part).ran_out() for part in parts_of(joint.real))
         if given:
             break
 
