@@ -1,4 +1,4 @@
-"""The local clock that deadlines are told by.
+"""The local clock of all deadlines.
 
 CLOCK_BOOTTIME where there is one: it never jumps, and it goes on while a laptop sleeps, as the
 store's clock does. Elsewhere the monotonic clock.
@@ -12,7 +12,7 @@ from functools import partial
 
 if hasattr(time, "CLOCK_BOOTTIME"):
     now: Callable[[], float] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-    """Seconds since boot, suspended time included. Asked often: without a frame of Python's."""
+    """Seconds since boot, suspended time included. Called often, so it is a C function."""
 
     def now_us() -> int:
         """Microseconds since boot, suspended time included."""

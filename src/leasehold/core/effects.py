@@ -1,5 +1,4 @@
-"""What the core asks to be done: it yields these, and is sent their results. The ``runner.py`` of each
-shell carries them out."""
+"""The effects that the core yields: it is sent their results. The ``runner.py`` of each shell carries them out."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ T = TypeVar("T")
 Effects: TypeAlias = Generator["Run | Wait | Listen", Any, T]
 
 RETRY = 0.25
-"""How soon a call that failed is tried again; growing from here."""
+"""How soon a failed call is retried at first; the pause then grows."""
 
 
 class Run(NamedTuple):
@@ -23,14 +22,14 @@ class Run(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Sleep until the bell rings, at most so many seconds (None: however long)."""
+    """Sleep until the bell rings, at most so many seconds (None: no limit)."""
 
     bell: Bell
     seconds: float | None
 
 
 class Listen(NamedTuple):
-    """See that rings for this attempt arrive. The result is whether they will."""
+    """Make sure that wake-ups for this attempt arrive. The result is whether they will."""
 
     attempt: str
     busy: Busy | None

@@ -1,6 +1,6 @@
-"""The entry of a name: who holds it, who waits for it, and every rule about that. Pure: time is an argument.
+"""The entry of a name: its holders, its waiters, and all rules about them. Pure: time is an argument.
 
-A name has a capacity (``limit``), *holders* that each take a weight of it, and one FIFO *queue*. A lock has capacity 1;
+A name has a capacity (``limit``), *holders* that each take a weight of it, and one FIFO *queue*. A lock has capacity 1,
 a semaphore n; of a read/write lock a reader takes 1 and a writer all. Each permit has an expiry of its own.
 
 All times are microseconds of one clock, the store's. ``wall`` goes into tokens only.
@@ -18,18 +18,18 @@ from .timing import FIRST_TERM, WAITER_TTL
 _FIRST_TERM = int(FIRST_TERM * SECOND)
 _WAITER_TTL = int(WAITER_TTL * SECOND)
 
-# How a permit stands.
+# The states of a permit.
 WAITING = 0
-GRANTED = 1  # by another's release, for a first term; its waiter has yet to claim it
+GRANTED = 1  # by another's release, for a first term; its waiter has not claimed it yet
 HELD = 2
 INTERRUPTED = 3  # by break_lease: renewal is refused
-RESTING = 4  # given back, or its holder died, before min_hold was over: nobody's until it expires
+RESTING = 4  # released, or its holder died, before min_hold was over: nobody holds it until it expires
 
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Permit:
-    """One attempt's share of a name, waiting or held. ``rest`` is its ``min_hold``, counted from ``acquired``."""
+    """One attempt that waits for a name or holds it. ``rest`` is its ``min_hold``, counted from ``acquired``."""
 
     __slots__ = (
         "acquired",
@@ -80,9 +80,9 @@ class Permit:
         return [*who, self.expires, self.token, self.acquired, self.state]
 
     def hold(self, ttl: int, now: int) -> None:
-        """Claim or renew. Never shortens: an older request that arrives late must not cut a newer, longer term."""
+        """Claim or renew. Never shortens: an older request that arrives late must not end a newer, longer term."""
         if now + ttl >= self.expires:
-            self.ttl = ttl  # of the term that ``expires`` is the end of
+            self.ttl = ttl  # of the term that ends at ``expires``
         self.expires = max(self.expires, now + ttl)
         self.state = HELD
 
@@ -92,7 +92,7 @@ class Permit:
 
 
 class Entry:
-    """One name's state. Methods change it; ``rings`` collects whom to wake once the change is stored."""
+    """The state of one name. Methods change it; ``rings`` collects the wake-ups to send once the change is stored."""
 
     __slots__ = ("holders", "limit", "name", "queue", "rings", "shape", "token")
 
@@ -107,7 +107,7 @@ class Entry:
 
     @classmethod
     def load(cls, name: str, token: int, state: str | Sequence[Any]) -> Entry:
-        """From what ``dump`` has made, or ``state``."""
+        """The entry that ``dump`` or ``state`` was called on."""
         entry = cls(name, token)
         if state:
             stored: Sequence[Any] = json.loads(state) if isinstance(state, str) else state
@@ -128,14 +128,14 @@ class Entry:
         state = self.state()
         return _encode(state) if state else ""
 
-    # What a client asks for.
+    # The operations.
 
     def acquire(self, ask: Ask, session: str, now: int, wall: int) -> Reply:
         gone = self._expire(now, wall)
         taken_from = gone.seen(self.name, now, len(self.queue)) if gone and gone.attempt != ask.attempt else None
         for holder in self.holders:
             if holder.attempt == ask.attempt and holder.state != INTERRUPTED:
-                holder.hold(ask.ttl, now)  # its answer got lost, or it claims what a release granted it
+                holder.hold(ask.ttl, now)  # an earlier answer was lost, or it claims what a release granted
                 return Grant(holder.token, None, taken_from)
         if ask.heir is not None:
             return self._inherit(ask, ask.heir, session, now, wall)
@@ -178,7 +178,7 @@ class Entry:
 
     def abandon(self, attempt: str, now: int, wall: int) -> bool:
         permits = len(self.holders) + len(self.queue)
-        # What was never used is not subject to min_hold.
+        # min_hold does not apply: the lease was never used.
         self.holders = [holder for holder in self.holders if holder.attempt != attempt]
         self.queue = [waiter for waiter in self.queue if waiter.attempt != attempt]
         found = len(self.holders) + len(self.queue) < permits
@@ -200,9 +200,9 @@ class Entry:
         return bool(held)
 
     def bury(self, dead: Collection[str], now: int, wall: int) -> Permit | None:
-        """Processes of these sessions are gone: they hold nothing, bar min_hold, and wait no more.
+        """The processes of these sessions have died: remove their permits, except what min_hold keeps.
 
-        Tells the last of them that did hold it."""
+        Returns the last of them that had been used."""
         buried = [holder for holder in self.holders if holder.session in dead]
         for holder in buried:
             used = holder.state != GRANTED
@@ -221,10 +221,10 @@ class Entry:
     def seen(self, now: int) -> list[Holding]:
         return [holder.seen(self.name, now, len(self.queue)) for holder in self.holders]
 
-    # How it moves.
+    # The rules.
 
     def _expire(self, now: int, wall: int) -> Permit | None:
-        """Drop what has expired and let the queue move up; tells the last that was dropped and did hold it."""
+        """Remove what has expired and move the queue up. Returns the last removed holder that had been used."""
         gone = [holder for holder in self.holders if holder.expires <= now]
         if gone:
             self.holders = [holder for holder in self.holders if holder.expires > now]
@@ -234,7 +234,7 @@ class Entry:
         return _last_used(gone)
 
     def _promote(self, now: int, wall: int) -> None:
-        """Grant to the head of the queue while it fits, and call whoever is at the head after that."""
+        """Grant to the head of the queue while it fits, and wake the waiter that is at the head after that."""
         moved = False
         while self.queue and self._free() >= self.queue[0].weight:
             waiter = self.queue.pop(0)
@@ -252,7 +252,7 @@ class Entry:
         self.holders.append(permit)
 
     def _inherit(self, ask: Ask, heir: tuple[str, int], session: str, now: int, wall: int) -> Reply:
-        """Put the asking attempt in the place of another's permit."""
+        """Put the attempt in the place of the permit that it takes over."""
         old = self._holder(*heir)
         if old is None or old.state == INTERRUPTED or old.weight < ask.weight:
             return Missing()
@@ -269,7 +269,7 @@ class Entry:
         if not_before > now:
             holder.state, holder.expires = RESTING, not_before
             holder.attempt = holder.session = ""
-            self._ring_head()  # it has to learn the new expiry
+            self._ring_head()  # the expiry has changed
         else:
             self.holders.remove(holder)
 
@@ -303,5 +303,5 @@ class Entry:
 
 
 def _last_used(permits: Sequence[Permit]) -> Permit | None:
-    """Who is granted it and never comes has not held it: nothing was taken from that one."""
+    """The last permit that was used. A grant that its waiter never claimed does not count."""
     return next((permit for permit in reversed(permits) if permit.state != GRANTED), None)

@@ -1,4 +1,4 @@
-"""The options of a lock, checked once for the engine."""
+"""The options of a lock, checked when the lock is made."""
 
 from __future__ import annotations
 
@@ -87,6 +87,31 @@ def make_spec(
     Raises ValueError or TypeError."""
     name = checks.name(name)
     kind = checks.text(kind, "kind", checks.MAX_LABEL)
+    _check_on_lost(on_lost, can_cancel)
+    if on_unavailable not in ("raise", "skip"):
+        raise ValueError(f'on_unavailable must be "raise" or "skip", not {on_unavailable!r}')
+    if fair is not None:
+        checks.flag(fair, "fair")
+    if fair and not store.fair:
+        raise ValueError(f"{store.scheme} does not support fair=True: it cannot serve waiters in order; leave fair out")
+    merged = _merged(defaults, kinds.get(kind), options)
+    timeout, poll, backoff = merged.pop("timeout"), merged.pop("poll"), merged.pop("backoff")
+    return Spec(
+        name=name,
+        kind=kind,
+        data=data,
+        data_text=checks.data_text(data),
+        timing=timing.make_timing(**merged),
+        timeout=None if timeout is None else timing.patience(timeout),
+        on_lost=on_lost,
+        skip_unavailable=on_unavailable == "skip",
+        fair=fair is not False,
+        poll=timing.check_poll(poll, backoff),
+        backoff=backoff,
+    )
+
+
+def _check_on_lost(on_lost: object, can_cancel: bool) -> None:
     if on_lost == "cancel" and not can_cancel:
         raise ValueError('on_lost="cancel" needs leasehold.aio: a thread cannot be cancelled; use "raise"')
     if isinstance(on_lost, str):
@@ -94,31 +119,15 @@ def make_spec(
             raise ValueError(f'on_lost must be "cancel", "raise", a callable or None, not {on_lost!r}')
     elif on_lost is not None:
         checks.callback(on_lost, "on_lost", can_cancel)
-    if on_unavailable not in ("raise", "skip"):
-        raise ValueError(f'on_unavailable must be "raise" or "skip", not {on_unavailable!r}')
-    if fair is not None:
-        checks.flag(fair, "fair")
-    if fair and not store.fair:
-        raise ValueError(f"{store.scheme} does not support fair=True: it cannot serve waiters in order; leave fair out")
+
+
+def _merged(defaults: Mapping[str, Any], preset: timing.Preset | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of timing: those of the lock before its kind's preset, before ``connect``'s, before the defaults."""
     given = {key: value for key, value in options.items() if value is not None}
     merged = {**_DEFAULTS, **defaults}
-    preset = kinds.get(kind)
     if preset is not None:
         merged.update(ttl=preset.ttl, share=preset.renew_every / preset.ttl)
     if preset is not None or "ttl" in given:
         merged.pop("renew_every", None)  # connect's renew_every belongs to connect's ttl
     merged.update(given)
-    timeout, poll, backoff = merged.pop("timeout"), merged.pop("poll"), merged.pop("backoff")
-    return Spec(
-        name,
-        kind,
-        data,
-        checks.data_text(data),
-        timing.make_timing(**merged),
-        None if timeout is None else timing.patience(timeout),
-        on_lost,
-        on_unavailable == "skip",
-        fair is not False,
-        timing.check_poll(poll, backoff),
-        backoff,
-    )
+    return merged

@@ -19,7 +19,7 @@ from ..core.effects import Effects
 from ..core.lease import BaseLease, own_state_of, registry_of, state_of
 from ..core.protocol import RENEWED, SECOND, Renewal, Steps, Store, run_steps
 from ..core.registry import Registry
-from ..core.state import LeaseState
+from ..core.state import BaseState, LeaseState
 from ..errors import LeaseLost, StoreError
 from ..kinds.joint.joint_lease import parts_of
 from ..stores import memory
@@ -108,7 +108,7 @@ class Leases:
         """For as long as this lasts, what ``connect`` makes of ``memory://`` (and of no URL) lives here."""
         make, add, end, lose_after_release = Registry.__init__, Registry.add, Registry.end, Registry.lose_after_release
         renew, probe = keeper._renew_batch, keeper._probe
-        check, valid = BaseLease.check, BaseLease.valid.fget  # type: ignore[attr-defined]
+        check, valid = BaseState.check, BaseLease.valid.fget  # type: ignore[attr-defined]
         table = memory.Table
 
         def make_here(core: Registry, *arguments: Any, **options: Any) -> None:
@@ -143,10 +143,11 @@ class Leases:
             self._note_check(lease, invoked, said)
             return said
 
-        def check_here(lease: BaseLease) -> None:
-            invoked = self.clock.now()
+        def check_here(state: BaseState, now: float) -> None:
+            lease, invoked = state.handle, self.clock.now()
+            assert isinstance(lease, BaseLease)
             try:
-                check(lease)
+                check(state, now)
             except LeaseLost:
                 self._note_check(lease, invoked, False)
                 raise
@@ -165,7 +166,7 @@ class Leases:
         monkeypatch.setattr(Registry, "add", add_here)
         monkeypatch.setattr(Registry, "end", end_here)
         monkeypatch.setattr(Registry, "lose_after_release", lose_after_release_here)
-        monkeypatch.setattr(BaseLease, "check", check_here)
+        monkeypatch.setattr(BaseState, "check", check_here)
         monkeypatch.setattr(BaseLease, "valid", property(valid_here))
         monkeypatch.setattr(memory, "Table", lambda: table(self.clock.now_us, self.clock.wall_us))
         monkeypatch.setattr(memory, "_tables", {})
