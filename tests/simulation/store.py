@@ -274,7 +274,10 @@ class Driver:
         self._number = 0
 
     async def run(self, steps: Any, limit: float) -> Any:
-        call = next(steps)
+        try:
+            call = next(steps)
+        except StopIteration as stop:  # an operation that needs no request
+            return stop.value
         self._number += 1
         number = self._number
         future = self._waiting[number] = self.process.loop.create_future()
