@@ -1,5 +1,12 @@
-"""Distributed leases: locks that expire by themselves, are renewed while held, tell their holder when they are lost,
-and carry a fencing token. ``leasehold`` is for threads, ``leasehold.aio`` for asyncio."""
+"""Distributed leases: locks that expire by themselves, are renewed while held, notify their holder when they are lost,
+and carry a fencing token. ``leasehold`` is for threads, ``leasehold.aio`` for asyncio::
+
+    import leasehold
+
+    with leasehold.connect("memory://") as locks:
+        with locks.lock("invoice:42", ttl=10, timeout=5) as lease:
+            lease.check()
+"""
 
 from __future__ import annotations
 
@@ -65,8 +72,8 @@ __all__ = [
     "current",
 ]
 
-# Loaded at the first use: every pytest run imports this package for the plugin, perhaps before gevent replaces locks;
-# and `leasehold run` starts its two processes before it loads the rest. asyncio is loaded only for who uses `aio`.
+# Loaded at the first use: every pytest run imports this package for the plugin, perhaps before gevent replaces locks,
+# and `leasehold run` starts its two processes before it loads the rest. Only `aio` loads asyncio.
 _HOMES = {
     "AllOf": "kinds.joint.threads",
     "Counters": "model",
@@ -92,7 +99,7 @@ _HOMES = {
 _MODULES = ("aio", "fence")
 
 
-if not TYPE_CHECKING:  # or a type checker would take any name for one that is there
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name in _MODULES:

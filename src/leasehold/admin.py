@@ -30,8 +30,21 @@ _MAKERS: Mapping[str, str] = {
 def doctor(url: str | None = None, *, namespace: str = "") -> list[Finding]:
     """Check whether a live store is fit for leases. Each finding says what was found and how to fix it.
 
-    Changes nothing, except that on some stores it acquires and releases a name of its own in the namespace. Raises
-    ValueError for ``memory://``, StoreError if the store cannot be reached."""
+    Changes nothing, except that on some stores it acquires and releases a name of its own in the namespace.
+
+    Args:
+        url: the store's URL. Default: as for :func:`leasehold.connect`.
+        namespace: the namespace to check, where the store can restrict a user to one. Default: "".
+
+    Raises:
+        ValueError: the URL is wrong, or is ``memory://``.
+        StoreError: the store cannot be reached.
+
+    Example::
+
+        for finding in admin.doctor("sqlite:///leases.db"):
+            print(*finding)
+    """
     checks.text(namespace, "namespace", checks.MAX_LABEL, shortest=0)
     url, scheme, base = _resolve(url)
     if base not in _DOCTORS:
@@ -46,11 +59,21 @@ def init(
     url: str | None = None, *, dry_run: bool = False, from_legacy: bool = False, legacy: Sequence[str] = ()
 ) -> list[Finding]:
     """Create the tables, indexes or collections that the store needs, so that other users need no right to create them.
-    Idempotent.
+    Idempotent. Each finding of the result says what was created, or would be.
 
-    ``dry_run``: only report what would be done. ``from_legacy`` (MongoDB): first remove the records of the lock code
-    that leasehold replaces, also from the collections in ``legacy``. Raises ValueError for options that the store
-    does not have, StoreError if the store cannot be reached.
+    Args:
+        url: the store's URL. Default: as for :func:`leasehold.connect`.
+        dry_run: only report what would be done. Default: False.
+        from_legacy: MongoDB only: first remove the records of the lock code that leasehold replaces. Default: False.
+        legacy: further collections from which to remove such records. Default: none.
+
+    Raises:
+        ValueError: the URL is wrong, or the store does not have an option.
+        StoreError: the store cannot be reached.
+
+    Example::
+
+        admin.init("sqlite:///leases.db")
     """
     url, scheme, base = _resolve(url)
     if legacy and not from_legacy:
@@ -68,7 +91,18 @@ def init(
 
 
 def schema_sql(url: str | None = None) -> str:
-    """The SQL that ``init`` would run, for a migration of the user's own. Raises ValueError if the store needs none."""
+    """The SQL that :func:`init` would run, for a migration of the user's own.
+
+    Args:
+        url: the store's URL. Default: as for :func:`leasehold.connect`.
+
+    Raises:
+        ValueError: the store needs no tables.
+
+    Example::
+
+        print(admin.schema_sql("postgresql://db/app"))
+    """
     url, scheme, base = _resolve(url)
     if base not in ("postgresql", "mysql", "mariadb"):
         raise ValueError(f"{scheme}:// needs no SQL migration: only PostgreSQL, MySQL and MariaDB do")

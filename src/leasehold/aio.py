@@ -1,4 +1,17 @@
-"""leasehold for asyncio: the names of :mod:`leasehold`, awaited. What is behind them is in :mod:`leasehold.tasks`."""
+"""leasehold for asyncio: the names of :mod:`leasehold`. Operations that ask the store are awaited::
+
+    import asyncio
+    from leasehold import aio
+
+    async def main():
+        async with aio.connect("memory://") as locks:
+            async with locks.lock("invoice:42", ttl=10, timeout=5) as lease:
+                lease.check()
+
+    asyncio.run(main())
+
+The code is in :mod:`leasehold.tasks`.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,10 @@ def _made_again(kind: type[LeaseholdError], args: tuple[Any, ...]) -> LeaseholdE
 class AcquireTimeout(LeaseholdError, TimeoutError):
     """The lease was not acquired within the timeout.
 
-    ``holder`` is the holder that the store reported last; None if the store reported none."""
+    Fields:
+        message: what was waited for, how long, and who holds it.
+        holder: the :class:`leasehold.LeaseInfo` of the holder that the store reported last; None if it reported none.
+    """
 
     def __init__(self, message: str, holder: LeaseInfo | None = None) -> None:
         super().__init__(message)
@@ -47,11 +50,16 @@ class AcquireTimeout(LeaseholdError, TimeoutError):
 
 
 class AcquireCancelled(LeaseholdError):
-    """The ``cancel`` event given to ``acquire`` was set."""
+    """The ``cancel`` event given to ``acquire`` was set. Nothing is held."""
 
 
 class LeaseLost(LeaseholdError):
-    """The lease can no longer be trusted. ``name`` is the lease's name, ``reason`` says why it was lost."""
+    """The lease can no longer be trusted: stop the work that it protects.
+
+    Fields:
+        name: the lease's name.
+        reason: why it was lost.
+    """
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"lease {name!r} is lost: {reason}")
@@ -82,4 +90,4 @@ class StoreNotReady(StoreError):
     which one and how to fix it."""
 
     nothing_asked = False
-    """Set by the engine when the failed acquire cannot have left anything in the store."""
+    """Set by the core when the failed acquire cannot have left anything in the store."""

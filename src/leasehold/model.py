@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 class LeaseInfo(NamedTuple):
     """One lease as the store reports it. Times are aware datetimes in UTC.
 
-    ``expires`` is when the lease ends unless it is renewed. ``waiters`` is None where the store does not know it."""
+    Fields:
+        name: the name of the lock.
+        kind: the label given to ``lock``.
+        owner: the owner of the holder's ``Locks``.
+        token: the fencing token.
+        data: what the holder gave as ``data``.
+        acquired: when the lease was acquired.
+        expires: when it expires, unless it is renewed.
+        waiters: how many wait for the name; None where the store does not know.
+    """
 
     name: str
     kind: str
@@ -22,22 +31,39 @@ class LeaseInfo(NamedTuple):
     waiters: int | None
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as a dict for JSON: times are ISO 8601 text."""
+        """The record as a dict for JSON. Times are ISO 8601 text."""
         times = {"acquired": self.acquired.isoformat(), "expires": self.expires.isoformat()}
         return {**self._asdict(), **times}
 
 
 class Counters(NamedTuple):
-    """Local counters of one ``Locks`` since it was created: no I/O, so they work while the store is down."""
+    """Local counters of one ``Locks`` since it was created: no I/O, so they work while the store is down.
+
+    Fields:
+        renewals: renewals that succeeded.
+        renewal_failures: renewals that failed.
+        unavailable: calls of ``acquire`` that the store did not answer.
+    """
 
     renewals: int
     renewal_failures: int
     unavailable: int
-    """Calls of ``acquire`` that the store did not answer."""
 
 
 class LockMetrics(NamedTuple):
-    """The leases in the namespace now, and the :class:`Counters` of this ``Locks``. Durations are in seconds."""
+    """The leases in the namespace now, and the :class:`Counters` of this ``Locks``. Durations are in seconds.
+
+    Fields:
+        total: leases held now.
+        by_kind: leases held now, by kind.
+        by_owner: leases held now, by owner.
+        average_hold: how long the held leases have been held, on average.
+        longest_hold: how long the oldest of them has been held.
+        expired: records of leases that expired and that nobody has taken over yet.
+        renewals: renewals of this ``Locks`` that succeeded.
+        renewal_failures: renewals of this ``Locks`` that failed.
+        unavailable: calls of ``acquire`` that the store did not answer.
+    """
 
     total: int
     by_kind: Mapping[str, int]
@@ -48,7 +74,6 @@ class LockMetrics(NamedTuple):
     renewals: int
     renewal_failures: int
     unavailable: int
-    """Calls of ``acquire`` that the store did not answer."""
 
     @property
     def renewal_success_rate(self) -> float:
@@ -58,10 +83,15 @@ class LockMetrics(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that happened to a lease of this ``Locks``. ``owner`` is the owner of the ``Locks``.
+    """Something that happened to a lease of this ``Locks``.
 
-    ``type`` is one of ``acquired``, ``taken_over``, ``renewed``, ``renewal_failed``, ``lost``, ``released``,
-    ``refused``, ``broken``, ``skipped``, ``unavailable``, ``release_failed``.
+    Fields:
+        type: ``acquired``, ``taken_over``, ``renewed``, ``renewal_failed``, ``lost``, ``released``, ``refused``,
+            ``broken``, ``skipped``, ``unavailable`` or ``release_failed``.
+        name: the name of the lock.
+        owner: the owner of this ``Locks``.
+        token: the fencing token; None if there is none.
+        reason: why, in words; None if there is nothing to say.
     """
 
     type: str

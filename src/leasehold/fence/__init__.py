@@ -1,8 +1,8 @@
 """Guards that make the *resource* refuse the writes of a holder that was overtaken.
 
 A lease notifies its holder when it is lost, but a holder that is paused between its last check and its write does not
-notice. The fencing token helps: every later holder has a greater one. The resource stores the greatest token that it
-has seen, in the same step as the write, and refuses a lower one. How it does that depends on the resource:
+notice. The fencing token helps: every later holder has a greater token. The resource stores the greatest token that it
+has seen, in the same step as the write, and refuses a lower one. The guard depends on the resource:
 :mod:`leasehold.fence.sql`, :mod:`leasehold.fence.mongo`, :mod:`leasehold.fence.redis`, and :func:`swap` for anything
 else that can compare and set.
 """
@@ -20,7 +20,12 @@ __all__ = ["AsyncCell", "Cell", "StaleToken", "part", "swap", "swap_async", "tok
 
 
 class StaleToken(LeaseLost):
-    """The resource refused a write: it has seen the token of a later holder. ``token`` is the refused token."""
+    """The resource refused a write: it has seen the token of a later holder.
+
+    Fields:
+        name: the lease's name.
+        token: the refused token.
+    """
 
     def __init__(self, name: str, token: int) -> None:
         super().__init__(name, f"the resource refused its token {token}: it has seen a later holder's token")
@@ -28,10 +33,23 @@ class StaleToken(LeaseLost):
 
 
 def token(lease: BaseLease) -> int:
-    """The token of an exclusive lease that is still held. Raises LeaseLost, or ValueError if it is not exclusive.
+    """The token of an exclusive lease that is still held.
 
     A semaphore, or a read/write lock with readers, has several holders at a time. A later holder's token must not shut
     out an earlier holder.
+
+    Args:
+        lease: the lease, of threads or asyncio.
+
+    Raises:
+        LeaseLost: the lease can no longer be trusted.
+        ValueError: the lease is not exclusive, or has several names.
+        TypeError: ``lease`` is not a lease.
+
+    Example::
+
+        with locks.lock("account:1") as lease:
+            fence.token(lease)
     """
     if not isinstance(lease, BaseLease):
         hint = ": use term.lease" if hasattr(lease, "lease") else ""
@@ -48,7 +66,20 @@ def token(lease: BaseLease) -> int:
 
 
 def part(lease: BaseLease, name: str) -> BaseLease:
-    """The lease of one name, out of a lease of several names (``all_of``). Raises ValueError if it has no such name."""
+    """The lease of one name, out of a lease of several names (``all_of``).
+
+    Args:
+        lease: the lease of several names.
+        name: one of its names.
+
+    Raises:
+        ValueError: the lease has no such name.
+
+    Example::
+
+        with locks.all_of("account:1", "account:2") as lease:
+            fence.token(fence.part(lease, "account:1"))
+    """
     for each in parts_of(lease):
         if each.name == name:
             return each
@@ -56,27 +87,58 @@ def part(lease: BaseLease, name: str) -> BaseLease:
 
 
 class Cell(Protocol):
-    """Something that is read with a version, and written only if the version has not changed: an object with an ETag, a
-    row of DynamoDB, a key of Consul, a file under a lock."""
+    """What :func:`swap` writes to: it is read with a version, and written only if the version has not changed.
+
+    Examples are an object with an ETag, a row of DynamoDB, a key of Consul, a file under a lock."""
 
     def read(self) -> tuple[Any, int, Any]:
-        """Return the version, the greatest token so far (0 if none), and the value."""
+        """Return the version, the greatest token so far (0 if there is none), and the value."""
 
     def write(self, version: Any, token: int, value: Any) -> bool:
-        """Store token and value if the version is still ``version``. Return False if it is not."""
+        """Store ``token`` and ``value`` if the version is still ``version``. Return False if it is not."""
 
 
 class AsyncCell(Protocol):
     """As :class:`Cell`, awaited."""
 
-    async def read(self) -> tuple[Any, int, Any]: ...
+    async def read(self) -> tuple[Any, int, Any]:
+        """Return the version, the greatest token so far (0 if there is none), and the value."""
 
-    async def write(self, version: Any, token: int, value: Any) -> bool: ...
+    async def write(self, version: Any, token: int, value: Any) -> bool:
+        """Store ``token`` and ``value`` if the version is still ``version``. Return False if it is not."""
 
 
 def swap(cell: Cell, lease: BaseLease, change: Callable[[Any], Any]) -> Any:
-    """Store ``change(value)`` with the lease's token, and return it. If another writer was faster, ``change`` is called
-    again with the new value. Raises StaleToken if a later holder has written, LeaseLost if the lease is lost."""
+    """Store ``change(value)`` with the lease's token, and return it.
+
+    Args:
+        cell: reads and writes the value.
+        lease: the lease that guards it.
+        change: called with the value, returns the new value. If another writer was faster, it is called again with
+            that writer's value.
+
+    Raises:
+        StaleToken: a later holder has written.
+        LeaseLost: the lease can no longer be trusted.
+        ValueError: the lease is not exclusive.
+
+    Example::
+
+        class Memory:
+            state = (0, 0, 100)  # version, token, value
+
+            def read(self):
+                return self.state
+
+            def write(self, version, token, value):
+                if version != self.state[0]:
+                    return False
+                self.state = (version + 1, token, value)
+                return True
+
+        with locks.lock("account:1") as lease:
+            fence.swap(Memory(), lease, lambda balance: balance - 50)
+    """
     steps = _swap(lease, change)
     try:
         call = next(steps)
@@ -87,7 +149,7 @@ def swap(cell: Cell, lease: BaseLease, change: Callable[[Any], Any]) -> Any:
 
 
 async def swap_async(cell: AsyncCell, lease: BaseLease, change: Callable[[Any], Any]) -> Any:
-    """As :func:`swap`, for a cell that is awaited."""
+    """As :func:`swap`, awaited. ``cell`` is an :class:`AsyncCell`; ``lease`` and ``change`` are as there."""
     steps = _swap(lease, change)
     try:
         call = next(steps)

@@ -1,7 +1,9 @@
 """Fences in MongoDB: a token field in the document. The filter of each update compares it, the update sets it.
 
-result = accounts.update_one(*fence.mongo.guarded({"_id": 1}, {"$set": {"balance": 50}}, lease))
-fence.mongo.check(result, lease)
+Example::
+
+    result = accounts.update_one(*fence.mongo.guarded({"_id": 1}, {"$set": {"balance": 50}}, lease))
+    fence.mongo.check(result, lease)
 """
 
 from __future__ import annotations
@@ -14,21 +16,47 @@ from . import StaleToken, token
 
 
 def condition(lease: BaseLease, field: str = "token") -> dict[str, Any]:
-    """A filter for documents that no later holder has written. Use it for a delete, or an update that also sets
-    ``field``. Raises LeaseLost or ValueError, as :func:`leasehold.fence.token`.
+    """A filter for documents that no later holder has written: for a delete, or an update that also sets ``field``.
 
-    A deleted document loses its token: if it is inserted again, by an upsert, an earlier holder can write it."""
+    A deleted document loses its token: if an upsert inserts it again, an earlier holder can write it.
+
+    Args:
+        lease: the lease that guards the document.
+        field: the field with the token. Default: "token".
+
+    Raises:
+        LeaseLost: the lease can no longer be trusted.
+        ValueError: the lease is not exclusive.
+
+    Example::
+
+        with locks.lock("account:1") as lease:
+            filter = {"_id": 1, **fence.mongo.condition(lease)}
+    """
     return {field: {"$not": {"$gt": token(lease)}}}
 
 
 def guarded(
     filter: Mapping[str, Any], update: Any, lease: BaseLease, field: str = "token", upsert: bool = False
 ) -> tuple[Any, Any]:
-    """The filter and the update (operators, a pipeline or a whole document), fenced: they do not change a document that
-    a later holder has written.
+    """The filter and the update, fenced: they do not change a document that a later holder has written.
 
-    For an operation with ``upsert=True``, give it here too: the filter must then name the ``_id``. A refused upsert
-    raises ``DuplicateKeyError``; without the ``_id`` it would insert a second document.
+    Args:
+        filter: the filter of the operation.
+        update: operators, a pipeline or a whole document.
+        lease: the lease that guards the document.
+        field: the field with the token. Default: "token".
+        upsert: whether the operation has ``upsert=True``. The filter must then name the ``_id``: a refused upsert
+            raises ``DuplicateKeyError``; without the ``_id`` it would insert a second document. Default: False.
+
+    Raises:
+        LeaseLost: the lease can no longer be trusted.
+        ValueError: the lease is not exclusive, or an upsert has no ``_id`` in its filter.
+
+    Example::
+
+        with locks.lock("account:1") as lease:
+            filter, update = fence.mongo.guarded({"_id": 1}, {"$set": {"balance": 50}}, lease)
     """
     if upsert and "_id" not in filter:
         raise ValueError("an upsert needs the _id in its filter: without it a refused write inserts a second document")
@@ -36,12 +64,21 @@ def guarded(
 
 
 def check(result: Any, lease: BaseLease, upsert: bool = False) -> None:
-    """Raise StaleToken if the update or delete matched no document. (A document that does not exist gives the same
-    result.)
+    """Raise StaleToken if the update or delete matched no document. A document that does not exist gives the same
+    result.
 
-    ``result`` is what ``update_one``, ``replace_one``, ``delete_one`` and the like return, or the document (or None)
-    that ``find_one_and_update`` and the like return; anything else is a TypeError. An ``upsert`` always matches or
-    inserts a document: if it is refused, pymongo raises ``DuplicateKeyError``."""
+    Args:
+        result: what ``update_one``, ``replace_one``, ``delete_one`` and the like return, or the document (or None) that
+            ``find_one_and_update`` and the like return.
+        lease: the lease that guards the document.
+        upsert: whether the operation had ``upsert=True``. It matches or inserts a document; if it is refused, pymongo
+            raises ``DuplicateKeyError``. Default: False.
+
+    Raises:
+        StaleToken: a later holder has written.
+        ValueError: an upsert inserted a document, but ``upsert`` was not given.
+        TypeError: ``result`` is something else, for example of ``bulk_write``.
+    """
     if result is None or isinstance(result, Mapping):
         met = result is not None or upsert
     elif hasattr(result, "upserted_id"):

@@ -22,22 +22,36 @@ _SCRIPT = importlib.resources.files(__package__).joinpath("guard.lua").read_text
 
 
 class Fence:
-    """Guards what is written through it. ``client`` is a client of redis-py or valkey-py; ``key`` stores the greatest
-    token."""
+    """Guards what is written through it.
+
+    Args:
+        client: a client of redis-py or valkey-py, of threads or asyncio.
+        key: the key that stores the greatest token.
+    """
 
     def __init__(self, client: Any, key: str) -> None:
         self.key = key
         self._script = client.register_script(_SCRIPT)
 
     def run(self, lease: BaseLease, *commands: Command, keys: Sequence[str] = ()) -> list[Any]:
-        """Run the commands in one step and return their replies. Raises StaleToken if a later holder has written here,
-        LeaseLost if the lease is lost.
+        """Run the commands in one step and return their replies.
 
-        As in every script of Redis, a command that fails does not undo the commands before it."""
+        As in every script of Redis, a command that fails does not undo the commands before it.
+
+        Args:
+            lease: the lease that guards the keys.
+            commands: each a sequence of the command's words, such as ``("SET", "account:1", "50")``.
+            keys: the keys that the commands use; needed in a cluster. Default: none.
+
+        Raises:
+            StaleToken: a later holder has written.
+            LeaseLost: the lease can no longer be trusted.
+            ValueError: the lease is not exclusive.
+        """
         return _replies(lease, self._script(keys=[self.key, *keys], args=_words(lease, commands)))
 
     async def run_async(self, lease: BaseLease, *commands: Command, keys: Sequence[str] = ()) -> list[Any]:
-        """As :meth:`run`, for a client of ``redis.asyncio``."""
+        """As :meth:`run`, for a client of ``redis.asyncio``. Awaited; ``lease``, ``commands``, ``keys`` as there."""
         return _replies(lease, await self._script(keys=[self.key, *keys], args=_words(lease, commands)))
 
 

@@ -54,13 +54,31 @@ U = TypeVar("U", bound=Update)
 
 
 def condition(column: ColumnElement[Any], lease: BaseLease) -> ColumnElement[bool]:
-    """True for rows that no later holder has written: for the WHERE of a statement that also sets ``column``. Raises
-    LeaseLost or ValueError, as :func:`leasehold.fence.token`."""
+    """True for rows that no later holder has written: for the WHERE of a statement that also sets ``column``.
+
+    Args:
+        column: the column with the token.
+        lease: the lease that guards the row.
+
+    Raises:
+        LeaseLost: the lease can no longer be trusted.
+        ValueError: the lease is not exclusive.
+    """
     return or_(column.is_(None), column <= token(lease))
 
 
 def guarded(statement: U, column: Column[Any], lease: BaseLease) -> U:
-    """The UPDATE, fenced: it skips rows that a later holder has written, and sets ``column`` to the lease's token."""
+    """The UPDATE, fenced: it skips rows that a later holder has written, and sets ``column`` to the lease's token.
+
+    Args:
+        statement: the UPDATE of SQLAlchemy.
+        column: the column with the token.
+        lease: the lease that guards the row.
+
+    Raises:
+        LeaseLost: the lease can no longer be trusted.
+        ValueError: the lease is not exclusive.
+    """
     return statement.where(condition(column, lease)).values({column: lease.token})
 
 
@@ -75,10 +93,27 @@ def execute(connection: Connection, statement: Update, column: Column[Any], leas
 
 
 def execute(connection: Connection, statement: Update, column: Column[Any], lease: BaseLease) -> Result[Any]:
-    """Execute the UPDATE, guarded. Raises StaleToken if it matched no row: a later holder has written there.
+    """Execute the UPDATE, fenced, and return its result. Each row is fenced by itself: for a lease that guards several
+    rows use :class:`Fences`.
 
-    (A row that does not exist gives the same result.) Rows are fenced one by one: for a lease that guards several, use
-    ``Fences``.
+    Args:
+        connection: a connection of SQLAlchemy, in a transaction.
+        statement: the UPDATE.
+        column: the column with the token.
+        lease: the lease that guards the row.
+
+    Raises:
+        StaleToken: no row matched: a later holder has written, or the row does not exist.
+        LeaseLost: the lease can no longer be trusted.
+        ValueError: the lease is not exclusive.
+
+    Example::
+
+        accounts = Table("accounts", MetaData(), Column("balance", Integer), Column("token", Integer))
+        with locks.lock("account:1") as lease, engine.begin() as connection:
+            accounts.create(connection)
+            connection.execute(accounts.insert().values(balance=100))
+            fence.sql.execute(connection, accounts.update().values(balance=50), accounts.c.token, lease)
     """
     result = connection.execute(guarded(statement, column, lease))
     if result.returns_rows:  # SQLite does not count the rows before they are read
@@ -92,7 +127,20 @@ def execute(connection: Connection, statement: Update, column: Column[Any], leas
 
 
 class Fences:
-    """A table with the greatest token seen of each name, by namespace."""
+    """A table with the greatest token seen of each name, by namespace.
+
+    Args:
+        metadata: the ``MetaData`` of SQLAlchemy to which the table is added. Default: one of its own.
+        table: the name of the table. Default: "leasehold_fences".
+
+    Example::
+
+        fences = fence.sql.Fences()
+        with engine.begin() as connection:
+            fences.create(connection)
+        with locks.lock("account:1") as lease, engine.begin() as connection:
+            fences.check(connection, lease)
+    """
 
     def __init__(self, metadata: MetaData | None = None, table: str = "leasehold_fences") -> None:
         self.table = Table(
@@ -104,7 +152,11 @@ class Fences:
         )
 
     def create(self, connection: Connection) -> None:
-        """Create the table if it does not exist. A table without namespaces, of an older version, gets the column."""
+        """Create the table if it does not exist. A table without namespaces, of an older version, gets the column.
+
+        Args:
+            connection: a connection of SQLAlchemy.
+        """
         inspector = inspect(connection)
         if not inspector.has_table(self.table.name, self.table.schema):
             self.table.create(connection)
@@ -116,11 +168,20 @@ class Fences:
     def check(self, connection: Connection, lease: BaseLease, name: str | None = None) -> int:
         """Check the lease's token in the caller's transaction, and return it.
 
-        Raises StaleToken if a later holder has passed the check, LeaseLost if the lease is lost, ValueError in
-        autocommit, StoreNotReady if the table has to be updated with :meth:`create`. The row of the name stays locked
-        until the transaction ends: a later holder waits for it, and earlier holders are refused after that. ``name``
-        names what is guarded; by default the lease's own name. It belongs to the lease's namespace: tokens of
-        different namespaces cannot be compared."""
+        The row of the name stays locked until the transaction ends: a later holder waits for it, and earlier holders
+        are refused after that.
+
+        Args:
+            connection: the caller's connection, in a transaction.
+            lease: the lease that guards the data.
+            name: the name of what is guarded, in the lease's namespace. Default: the lease's name.
+
+        Raises:
+            StaleToken: a later holder has passed the check.
+            LeaseLost: the lease can no longer be trusted.
+            ValueError: the connection is in autocommit, or the lease is not exclusive.
+            StoreNotReady: the table is of an older version: run :meth:`create`.
+        """
         own = token(lease)
         key = {"namespace": registry_of(lease).namespace, "name": checks.name(lease.name if name is None else name)}
         columns = self.table.c
@@ -142,8 +203,8 @@ class Fences:
 
 
 def _of_the_driver(connection: Connection) -> tuple[Any, Any]:
-    lent = connection.connection
-    return lent.driver_connection, lent.dbapi_connection
+    pooled = connection.connection
+    return pooled.driver_connection, pooled.dbapi_connection
 
 
 def _add_namespaces(table: Table, dialect: Dialect, key: str | None) -> Sequence[str]:

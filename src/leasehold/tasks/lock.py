@@ -1,4 +1,5 @@
-"""``Lock``, for asyncio: a name to contend for, as an ``async with`` block, a decorator, or by ``await acquire()``."""
+"""``Lock``, for asyncio: as an ``async with`` block, a decorator, or by ``await acquire()``. The docstrings are in
+``contract/lock.py``."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ..contract.lock import LockContract
 from ..core import checks
 from ..core.lease import pop_block
 from ..core.options import Spec
@@ -16,7 +18,7 @@ from ..errors import AcquireTimeout, StoreUnavailable
 from .lease import Lease
 from .runner import TaskRegistry
 
-# Each knows what is only marked as a coroutine function, too: asyncio has lost that to inspect.
+# These also recognise functions that are only marked as coroutine functions. Python 3.12 moved the mark to inspect.
 if sys.version_info >= (3, 12):
     from inspect import iscoroutinefunction
 else:
@@ -27,13 +29,23 @@ AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
 L = TypeVar("L", bound="Lease", covariant=True)
 
 
-class Lock:
-    """A name to contend for. Holds no state of its own but the stack of open blocks: share it freely."""
+class Lock(LockContract):
+    """A name to acquire: as a block, as a decorator, or with :meth:`acquire`. Made by :meth:`Locks.lock`.
+
+    Reusable, and shared freely between tasks: the state of a holding is in its :class:`Lease`. ::
+
+        async with locks.lock("invoice:42") as lease:
+            lease.check()
+
+        @locks.lock("nightly", timeout=5)
+        async def report():
+            aio.current().check()
+    """
 
     def __init__(self, core: TaskRegistry, spec: Spec, locks: object) -> None:
         self._core = core
         self._spec = spec
-        self._locks = locks  # kept alive: a Locks that is collected gives out no more leases
+        self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
         self._open: dict[asyncio.Task[Any] | None, list[Lease]] = {}
 
     @property
@@ -41,14 +53,9 @@ class Lock:
         return self._spec.name
 
     def acquire(self, timeout: float | None = None) -> Acquiring[Lease]:
-        """Wait for the lease, at most ``timeout`` seconds (None: the lock's own). Raises AcquireTimeout.
-
-        To be awaited, or used as ``async with lock.acquire(timeout=5) as lease:``.
-        """
         return Acquiring(self._take(self._spec.timeout if timeout is None else timeout))
 
     def try_acquire(self, timeout: float = 0) -> Coroutine[Any, Any, Lease | None]:
-        """The lease, or None where ``acquire`` would raise AcquireTimeout. By default without waiting."""
         return self._or_none(self._take(timeout))
 
     async def _or_none(self, taking: Coroutine[Any, Any, Lease]) -> Lease | None:
@@ -63,18 +70,12 @@ class Lock:
             raise
 
     async def locked(self) -> bool:
-        """Whether anybody holds the name now; of a semaphore, whether it has no permit to spare; of either side of a
-        read/write lock, whether it has any reader or writer."""
         return self._spec.is_taken(await self._core.call(self._core.store.inspect(self.name)))
 
     def _take(self, timeout: float | None) -> Coroutine[Any, Any, Lease]:
         return self._core.acquire(Lease, self._spec, timeout)
 
     async def in_transaction(self, connection: Any) -> int:
-        """Take the name inside the caller's own SQL transaction, on its connection to the store's database.
-
-        Held until that transaction ends, by commit or rollback: whoever else wants the name waits for that.
-        Returns the token. Raises AcquireTimeout at once when it is busy. Needs a SQL store."""
         from ..stores.sql import transaction as sql
 
         return await sql.run_async(self._core, connection, sql.holding(self._core, self._spec))
@@ -84,7 +85,7 @@ class Lock:
         self._open.setdefault(asyncio.current_task(), []).append(lease)
         try:
             return await lease.__aenter__()
-        except BaseException:  # the block will not be entered, so nobody would leave it
+        except BaseException:  # the block does not begin, so nothing else ends it
             pop_block(self._open, asyncio.current_task(), self.name)
             raise
 
@@ -94,7 +95,7 @@ class Lock:
         await pop_block(self._open, asyncio.current_task(), self.name).__aexit__(kind, error, trace)
 
     def __call__(self, function: AF) -> AF:
-        """As a decorator of an async function: each call holds the lease for its duration."""
+        """Decorate an async ``function``: each call acquires the lease, and releases it at the end."""
         if not iscoroutinefunction(function):
             checks.decorated(function, tasks=True)
 

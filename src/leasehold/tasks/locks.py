@@ -1,4 +1,4 @@
-"""``Locks``, for asyncio: what :func:`leasehold.aio.connect` returns."""
+"""``Locks``, for asyncio: what :func:`leasehold.aio.connect` returns. The docstrings are in ``contract/locks.py``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
+from ..contract.locks import LocksContract
 from ..core import checks, listing
 from ..core.drain import drain
 from ..core.protocol import Holding
@@ -35,14 +36,42 @@ def connect(
     kinds: Mapping[str, object] | None = None,
     **timing: Any,
 ) -> Locks:
-    """As :func:`leasehold.connect`. Not awaited: it does no I/O."""
+    """Connect to a store. Does no I/O, so it is not awaited in asyncio either: the first operation connects.
+
+    Args:
+        url: the store's URL, or a connected client of the user's own, which is never closed here. Default:
+            $LEASEHOLD_URL, else a SQLite file in the user's state folder.
+        namespace: keeps applications apart that share a store; at most 64 characters. Default: "".
+        owner: the name of this instance in listings, logs and metrics. Default: host_pid_random.
+        kinds: timing presets by kind, each a :class:`leasehold.Preset` or a mapping of its fields. Default: None.
+        timing: defaults for the options of :meth:`Locks.lock` with the same names: ttl, timeout, renew, renew_every,
+            max_hold, min_hold, beat_every, poll, backoff, drift and max_renew_failures.
+
+    Raises:
+        ValueError: the URL or an option is wrong.
+        TypeError: an option is unknown or has the wrong type.
+        ModuleNotFoundError: the store's driver is not installed. The message names the extra that installs it.
+
+    Example::
+
+        async with aio.connect("memory://", ttl=10) as locks, locks.lock("backup") as lease:
+            lease.check()
+    """
     opened, options = resolve(url, namespace, timing)
     core = TaskRegistry(opened.store, opened.tasks(), namespace=namespace, owner=owner, kinds=kinds, defaults=options)
     return Locks(core)
 
 
-class Locks:
-    """Leases of one namespace of one store. Made by :func:`leasehold.aio.connect`."""
+class Locks(LocksContract):
+    """The leases of one namespace of one store. Made by :func:`leasehold.aio.connect`. Tasks of one loop share it.
+
+    The end of an ``async with`` block closes it. Operations that ask the store raise StoreUnavailable if the store does
+    not answer, StoreNotReady if it cannot serve leases, ShuttingDown after :meth:`close`. ::
+
+        async with aio.connect("memory://") as locks:
+            async with locks.lock("invoice:42", ttl=10, timeout=5) as lease:
+                lease.check()
+    """
 
     def __init__(self, core: TaskRegistry) -> None:
         self._core = core
@@ -77,7 +106,6 @@ class Locks:
         drift: float | None = None,
         max_renew_failures: int | None = None,
     ) -> Lock:
-        """A name to contend for. Nothing is asked of the store yet; wrong options are refused here."""
         spec = self._core.spec(
             name,
             ttl=ttl,
@@ -109,18 +137,10 @@ class Locks:
         retry_by: str = "any",
         **options: Any,
     ) -> Once:
-        """Work that is done once per ``version``: the others wait for its outcome, or (``wait=False``) go on.
-
-        Work that fails is tried ``retries`` times again: by whoever is next, or ``retry_by="same"``. Options are those
-        of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
         spec = self._core.kind_spec(name, "once", options, on_lost="cancel")
         return Once(self._core, spec, make_policy(self._core, version, wait, retries, retry_by), self)
 
     def election(self, name: str, *, stop_before: float | None = None, **options: Any) -> Election:
-        """One leader among candidates: those who call its ``run``. ``data=`` is what others see of the leader.
-
-        A leader that cannot renew its term is told to stop ``stop_before`` seconds before the term ends. Options are
-        those of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
         spec = self._core.kind_spec(name, "election", options)
         return Election(self._core, spec, stopping_before(spec, stop_before), self)
 
@@ -133,81 +153,60 @@ class Locks:
         kind: str = "member",
         look: float | None = None,
     ) -> Group:
-        """Members that beat every ``heartbeat`` seconds (that of the kind's preset, else 30); one that has missed
-        ``misses`` beats has failed. Who comes and goes is looked for every ``look`` seconds."""
         return Group(self._core, *make_spec(self._core, name, heartbeat, misses, kind, look), self)
 
     def semaphore(self, name: str, *, limit: int, **options: Any) -> Lock:
-        """A name that at most ``limit`` can hold at once, each with a lease of its own. Options as for :meth:`lock`."""
         return Lock(self._core, self._core.semaphore_spec(name, limit, options), self)
 
     def rwlock(self, name: str, **options: Any) -> RWLock:
-        """Many readers or one writer: ``.read()`` and ``.write()`` are locks. Options as for :meth:`lock`."""
         return RWLock(self._core, name, options, self)
 
     def rlock(self, name: str, **options: Any) -> Lock:
-        """A lock that its holder (this ``Locks``, in the same task) can enter again. Options as for :meth:`lock`."""
         return RLock(self._core, self._core.lock_spec("rlock", name, options), self._holds, self)
 
     def all_of(self, *names: str, **options: Any) -> AllOf:
-        """Several names, all or none. ``lease.tokens`` has the token of each. Options as for :meth:`lock`."""
         return AllOf(self._core, self._core.all_specs(names, options), self)
 
     def accept(self, text: str, **options: Any) -> Acquiring[Lease]:
-        """Take over a lease with what its holder's ``transfer()`` gave. See :meth:`leasehold.Locks.accept`."""
         spec = handover.heir_spec(self._core, text, options)
         return Acquiring(self._core.acquire(Lease, spec, spec.timeout))
 
     def leases(self, prefix: str = "") -> AsyncIterator[LeaseInfo]:
-        """What is held in this namespace now, by name."""
         holdings = self._holdings(checks.prefix(prefix))
         return (listing.info(holding) async for holding in holdings if holding.expires_in > 0)
 
     async def inspect(self, name: str) -> LeaseInfo | None:
-        """Who holds ``name`` (of several holders, the first), or None."""
         holdings = await self._core.call(self._core.store.inspect(checks.name(name)))
         return listing.first(holdings)
 
     async def break_lease(self, name: str, force: bool = False) -> bool:
-        """Take a lease from its holder. False when nobody holds it. See :meth:`leasehold.Locks.break_lease`."""
         broken = bool(await self._core.call(self._core.store.interrupt(checks.name(name), force)))
         if broken:
             self._core.tell("broken", name, None, "free at once (force=True)" if force else "the holder is notified")
         return broken
 
     def counters(self) -> Counters:
-        """How renewals and acquires of this ``Locks`` have fared. Asks nothing of the store, so there also when that is
-        away: what to alert on."""
         return self._core.counters()
 
     async def metrics(self) -> LockMetrics:
-        """What is held in the namespace, and :meth:`counters`. Goes through all records of the namespace."""
         return listing.metrics(self._core, [holding async for holding in self._holdings("")])
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Have ``callback(event)`` called, in the loop, for everything that happens to our leases."""
         checks.callback(callback, "on_event", tasks=True)
         self._core.listeners.append(callback)
 
     async def drain(self, grace: float = 300) -> list[str]:
-        """Go out of service: no new leases (``ShuttingDown``), wait up to ``grace`` seconds for those that are held,
-        mark what remains as lost, give it back, leave the groups. Returns the names of what had to be given up."""
         return await self._core.drive(drain(self._core, grace))
 
     def drain_on_signals(self, grace: float = 300) -> None:
-        """:meth:`drain` on SIGTERM and SIGINT; a second one ends the grace. Handlers that were there before are called
-        too; where there were none, the process then exits with 0. To be called in the main thread, in the loop."""
         from ..runtime.signals import TaskDrain, add
 
         self._core.bind()
         add(TaskDrain(self._core, grace))
 
     async def close(self) -> None:
-        """Mark what is still held as lost, give it back, stop everything of ours. Again is harmless.
-
-        A drain that a signal has begun is let finish first."""
         while self._core.signalled is not None and not self._core.signalled.done.is_set():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)  # (it is told by another thread)
+            await asyncio.sleep(0.02)  # (another thread sets it)
         await self._core.close()
 
     async def __aenter__(self) -> Locks:

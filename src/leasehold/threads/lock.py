@@ -1,4 +1,5 @@
-"""``Lock``, for threads: a name to contend for, as a ``with`` block, a decorator, or by ``acquire``."""
+"""``Lock``, for threads: as a ``with`` block, a decorator, or by ``acquire``. The docstrings are in
+``contract/lock.py``."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ..contract.lock import LockContract
 from ..core import checks
 from ..core.lease import leave, pop_block
 from ..core.options import Spec
@@ -18,13 +20,23 @@ from .runner import ThreadRegistry
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Lock:
-    """A name to contend for. Holds no state of its own but the stack of open ``with`` blocks: share it freely."""
+class Lock(LockContract):
+    """A name to acquire: as a block, as a decorator, or with :meth:`acquire`. Made by :meth:`Locks.lock`.
+
+    Reusable, and shared freely between threads: the state of a holding is in its :class:`Lease`. ::
+
+        with locks.lock("invoice:42") as lease:
+            lease.check()
+
+        @locks.lock("nightly", timeout=5)
+        def report():
+            leasehold.current().check()
+    """
 
     def __init__(self, core: ThreadRegistry, spec: Spec, locks: object) -> None:
         self._core = core
         self._spec = spec
-        self._locks = locks  # kept alive: a Locks that is collected gives out no more leases
+        self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
         self._open: dict[int, list[Lease]] = {}
 
     @property
@@ -32,11 +44,9 @@ class Lock:
         return self._spec.name
 
     def acquire(self, timeout: float | None = None, *, cancel: threading.Event | None = None) -> Lease:
-        """Wait for the lease, at most ``timeout`` seconds (None: the lock's own). Raises AcquireTimeout."""
         return self._take(self._spec.timeout if timeout is None else timeout, cancel)
 
     def try_acquire(self, timeout: float = 0) -> Lease | None:
-        """The lease, or None where ``acquire`` would raise AcquireTimeout. By default without waiting."""
         try:
             return self._take(timeout, None)
         except AcquireTimeout:
@@ -48,18 +58,12 @@ class Lock:
             raise
 
     def locked(self) -> bool:
-        """Whether anybody holds the name now; of a semaphore, whether it has no permit to spare; of either side of a
-        read/write lock, whether it has any reader or writer."""
         return self._spec.is_taken(self._core.call(self._core.store.inspect(self.name)))
 
     def _take(self, timeout: float | None, cancel: threading.Event | None) -> Lease:
         return self._core.acquire(Lease, self._spec, timeout, cancel)
 
     def in_transaction(self, connection: Any) -> int:
-        """Take the name inside the caller's own SQL transaction, on its connection to the store's database.
-
-        Held until that transaction ends, by commit or rollback: whoever else wants the name waits for that.
-        Returns the token. Raises AcquireTimeout at once when it is busy. Needs a SQL store."""
         from ..stores.sql import transaction as sql
 
         return sql.run(self._core, connection, sql.holding(self._core, self._spec))
@@ -69,14 +73,14 @@ class Lock:
         try:
             self._open.setdefault(threading.get_ident(), []).append(lease)
             return lease.__enter__()
-        except BaseException:  # a KeyboardInterrupt, say: the block will not be entered, so nobody would leave it
+        except BaseException:  # KeyboardInterrupt, for example: the block does not begin, so nothing else ends it
             if lease in self._open.get(threading.get_ident(), ()):
                 pop_block(self._open, threading.get_ident(), self.name)
             leave(lease)
             try:
                 lease.release()
             except StoreError:
-                pass  # the keeper goes on trying
+                pass  # the keeper retries it
             raise
 
     def __exit__(
@@ -85,7 +89,7 @@ class Lock:
         pop_block(self._open, threading.get_ident(), self.name).__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
-        """As a decorator: each call holds the lease for its duration."""
+        """Decorate ``function``: each call acquires the lease, and releases it at the end."""
         checks.decorated(function, tasks=False)
 
         @functools.wraps(function)

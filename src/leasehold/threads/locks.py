@@ -1,4 +1,4 @@
-"""``Locks``, for threads: what :func:`leasehold.connect` returns."""
+"""``Locks``, for threads: what :func:`leasehold.connect` returns. The docstrings are in ``contract/locks.py``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from ..contract.locks import LocksContract
 from ..core import checks, listing
 from ..core.drain import drain
 from ..core.protocol import Holding
@@ -34,18 +35,25 @@ def connect(
     kinds: Mapping[str, object] | None = None,
     **timing: Any,
 ) -> Locks:
-    """Connect to a store. Does no I/O: the first operation does.
+    """Connect to a store. Does no I/O, so it is not awaited in asyncio either: the first operation connects.
 
-    ``url``: the store's URL, or a client that is already connected (it is never closed here); by default
-    $LEASEHOLD_URL, else a SQLite file in the user's state folder.
-    ``namespace``: keeps applications apart that share a store. ``owner``: the name of this instance in listings and
-    logs; by default ``host_pid_random``. ``kinds``: timing presets by kind, see :class:`leasehold.Preset`.
-    ``timing``: defaults for the options of :meth:`Locks.lock` with the same names (``ttl=``, ``timeout=`` …).
+    Args:
+        url: the store's URL, or a connected client of the user's own, which is never closed here. Default:
+            $LEASEHOLD_URL, else a SQLite file in the user's state folder.
+        namespace: keeps applications apart that share a store; at most 64 characters. Default: "".
+        owner: the name of this instance in listings, logs and metrics. Default: host_pid_random.
+        kinds: timing presets by kind, each a :class:`leasehold.Preset` or a mapping of its fields. Default: None.
+        timing: defaults for the options of :meth:`Locks.lock` with the same names: ttl, timeout, renew, renew_every,
+            max_hold, min_hold, beat_every, poll, backoff, drift and max_renew_failures.
 
-    Raises ValueError or TypeError for a wrong URL or option, ModuleNotFoundError if the store's driver is not
-    installed. ::
+    Raises:
+        ValueError: the URL or an option is wrong.
+        TypeError: an option is unknown or has the wrong type.
+        ModuleNotFoundError: the store's driver is not installed. The message names the extra that installs it.
 
-        with leasehold.connect("redis://localhost:6379/0", ttl=10) as locks, locks.lock("backup") as lease:
+    Example::
+
+        with leasehold.connect("memory://", ttl=10) as locks, locks.lock("backup") as lease:
             lease.check()
     """
     opened, options = resolve(url, namespace, timing)
@@ -55,8 +63,16 @@ def connect(
     return Locks(core)
 
 
-class Locks:
-    """Leases of one namespace of one store. Made by :func:`leasehold.connect`."""
+class Locks(LocksContract):
+    """The leases of one namespace of one store. Made by :func:`leasehold.connect`. Threads can share it.
+
+    The end of a ``with`` block closes it. Operations that ask the store raise StoreUnavailable if the store does not
+    answer, StoreNotReady if it cannot serve leases, ShuttingDown after :meth:`close`. ::
+
+        with leasehold.connect("memory://") as locks:
+            with locks.lock("invoice:42", ttl=10, timeout=5) as lease:
+                lease.check()
+    """
 
     def __init__(self, core: ThreadRegistry) -> None:
         self._core = core
@@ -91,7 +107,6 @@ class Locks:
         drift: float | None = None,
         max_renew_failures: int | None = None,
     ) -> Lock:
-        """A name to contend for. Nothing is asked of the store yet; wrong options are refused here."""
         spec = self._core.spec(
             name,
             ttl=ttl,
@@ -123,18 +138,10 @@ class Locks:
         retry_by: str = "any",
         **options: Any,
     ) -> Once:
-        """Work that is done once per ``version``: the others wait for its outcome, or (``wait=False``) go on.
-
-        Work that fails is tried ``retries`` times again: by whoever is next, or ``retry_by="same"``. Options are those
-        of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
         spec = self._core.kind_spec(name, "once", options)
         return Once(self._core, spec, make_policy(self._core, version, wait, retries, retry_by), self)
 
     def election(self, name: str, *, stop_before: float | None = None, **options: Any) -> Election:
-        """One leader among candidates: those who call its ``run``. ``data=`` is what others see of the leader.
-
-        A leader that cannot renew its term is told to stop ``stop_before`` seconds before the term ends. Options are
-        those of a lease: ttl, renew_every, drift, max_renew_failures, data, kind."""
         spec = self._core.kind_spec(name, "election", options)
         return Election(self._core, spec, stopping_before(spec, stop_before), self)
 
@@ -147,85 +154,57 @@ class Locks:
         kind: str = "member",
         look: float | None = None,
     ) -> Group:
-        """Members that beat every ``heartbeat`` seconds (that of the kind's preset, else 30); one that has missed
-        ``misses`` beats has failed. Who comes and goes is looked for every ``look`` seconds."""
         return Group(self._core, *make_spec(self._core, name, heartbeat, misses, kind, look), self)
 
     def semaphore(self, name: str, *, limit: int, **options: Any) -> Lock:
-        """A name that at most ``limit`` can hold at once, each with a lease of its own. Options as for :meth:`lock`."""
         return Lock(self._core, self._core.semaphore_spec(name, limit, options), self)
 
     def rwlock(self, name: str, **options: Any) -> RWLock:
-        """Many readers or one writer: ``.read()`` and ``.write()`` are locks. Options as for :meth:`lock`."""
         return RWLock(self._core, name, options, self)
 
     def rlock(self, name: str, **options: Any) -> Lock:
-        """A lock that its holder (this ``Locks``, in the same thread) can enter again. Options as for :meth:`lock`."""
         return RLock(self._core, self._core.lock_spec("rlock", name, options), self._holds, self)
 
     def all_of(self, *names: str, **options: Any) -> AllOf:
-        """Several names, all or none. ``lease.tokens`` has the token of each. Options as for :meth:`lock`."""
         return AllOf(self._core, self._core.all_specs(names, options), self)
 
     def accept(self, text: str, **options: Any) -> Lease:
-        """Take over a lease with what its holder's ``transfer()`` gave, at once and with a new token.
-
-        Options are those of :meth:`lock`; ttl, kind and data are the holder's unless given. Raises LeaseLost when there
-        is nothing to be taken over any more."""
         spec = handover.heir_spec(self._core, text, options)
         return self._core.acquire(Lease, spec, spec.timeout, None)
 
     def leases(self, prefix: str = "") -> Iterator[LeaseInfo]:
-        """What is held in this namespace now, by name."""
         holdings = self._holdings(checks.prefix(prefix))
         return (listing.info(holding) for holding in holdings if holding.expires_in > 0)
 
     def inspect(self, name: str) -> LeaseInfo | None:
-        """Who holds ``name`` (of several holders, the first), or None."""
         holdings = self._core.call(self._core.store.inspect(checks.name(name)))
         return listing.first(holdings)
 
     def break_lease(self, name: str, force: bool = False) -> bool:
-        """Take a lease from its holder. False when nobody holds it.
-
-        The holder is told and no longer renewed; the name is free when its block has ended or its lease has run
-        out. ``force=True`` frees it at once, while the holder may still believe in it until it hears of it.
-        """
         broken = bool(self._core.call(self._core.store.interrupt(checks.name(name), force)))
         if broken:
             self._core.tell("broken", name, None, "free at once (force=True)" if force else "the holder is notified")
         return broken
 
     def counters(self) -> Counters:
-        """How renewals and acquires of this ``Locks`` have fared. Asks nothing of the store, so there also when that is
-        away: what to alert on."""
         return self._core.counters()
 
     def metrics(self) -> LockMetrics:
-        """What is held in the namespace, and :meth:`counters`. Goes through all records of the namespace."""
         return listing.metrics(self._core, self._holdings(""))
 
     def on_event(self, callback: Callable[[Event], object]) -> None:
-        """Have ``callback(event)`` called, from a thread of its own, for everything that happens to our leases."""
         checks.callback(callback, "on_event", tasks=False)
         self._core.listeners.append(callback)
 
     def drain(self, grace: float = 300) -> list[str]:
-        """Go out of service: no new leases (``ShuttingDown``), wait up to ``grace`` seconds for those that are held,
-        mark what remains as lost, give it back, leave the groups. Returns the names of what had to be given up."""
         return self._core.drive(drain(self._core, grace))
 
     def drain_on_signals(self, grace: float = 300) -> None:
-        """:meth:`drain` on SIGTERM and SIGINT; a second one ends the grace. Handlers that were there before are called
-        too; where there were none, the process then exits with 0. To be called in the main thread."""
         from ..runtime.signals import ThreadDrain, add
 
         add(ThreadDrain(self._core, grace))
 
     def close(self) -> None:
-        """Mark what is still held as lost, give it back, stop everything of ours. Again is harmless.
-
-        A drain that a signal has begun is let finish first."""
         if self._core.signalled is not None:
             self._core.signalled.done.wait()
         self._core.close()

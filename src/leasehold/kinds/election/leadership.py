@@ -6,6 +6,7 @@ stop ``stop_before`` seconds before the deadline, so that it has stopped when an
 
 from __future__ import annotations
 
+from ...contract.kinds import ElectionContract
 from ...core import timing
 from ...core.effects import Effects, Run, Wait
 from ...core.lease import BaseLease, own_state_of, registry_of
@@ -37,13 +38,12 @@ def stopping_before(spec: Spec, stop_before: float | None) -> float:
 
 
 class BaseTerm:
-    """One term of leadership. The callback gets it."""
+    """One term of leadership: the part without I/O."""
 
     def __init__(self, lease: BaseLease, stop_before: float, bell: Bell) -> None:
         self.lease = lease
         self._state = own_state_of(lease)
         self.over: str | None = None
-        """Why the callback has to stop; None while it leads."""
         self.finished = False
         self._seen_over = False
         self._before = stop_before
@@ -69,7 +69,7 @@ class BaseTerm:
             raise LeaseLost(self.lease.name, self.over or self.lease.lost_reason or _not_renewed(self.lease))
 
     def end(self, reason: str) -> None:
-        """Notify the callback to stop. The first reason counts."""
+        """Notify the callback to stop, because of ``reason``. The first reason counts. Idempotent."""
         if self.over is None and not self.finished:
             self.over = reason
             log(INFO, "term %d of election %r is over: %s", self.token, self.lease.name, reason, event="term_over")
@@ -77,8 +77,8 @@ class BaseTerm:
         self._bell.ring()
 
     def close(self) -> None:
-        """The callback has returned. If the deadline to stop has passed by the clock, the term ends as over even if the
-        watch has not noticed it yet: the callback was stopped then, and did not finish."""
+        """Note that the callback has returned. Called by ``run``. If the deadline to stop has passed, the callback was
+        stopped and did not finish, even if the watch has not noticed it yet."""
         if not self.valid:
             self.end(self.lease.lost_reason or _not_renewed(self.lease))
         self.finished = True
@@ -113,7 +113,7 @@ def watch(core: Registry, term: BaseTerm) -> Effects[None]:
         log(ERROR, text, lease.name, event="late", name=lease.name, token=term.token)
 
 
-class BaseElection:
+class BaseElection(ElectionContract):
     """The part of an election without I/O."""
 
     _core: Registry
@@ -121,7 +121,7 @@ class BaseElection:
     def __init__(self, core: Registry, spec: Spec, stop_before: float, locks: object) -> None:
         self._core = core
         self._spec = spec
-        self._locks = locks  # kept alive: a Locks that is collected gives out no more leases
+        self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
         self._before = stop_before
         self._start_anew()
 
@@ -157,6 +157,7 @@ class BaseElection:
 
     @property
     def name(self) -> str:
+        """The name of the election."""
         return self._spec.name
 
     @property
@@ -168,8 +169,8 @@ class BaseElection:
 
     @property
     def healthy(self) -> bool:
-        """For probes: False while this candidate leads but cannot renew its term, or its callback still runs after the
-        term."""
+        """False while this candidate leads but cannot renew its term, or its callback still runs after the term. For
+        health probes; no I/O."""
         self._here()
         term = self._term
         if term is None or term.finished:
@@ -178,8 +179,8 @@ class BaseElection:
         return term.lease.valid and self._core.now() < renewed + 1.5 * every
 
     def resign(self) -> None:
-        """End the term if this candidate leads: the callback is notified to stop, and ``run`` queues again, behind the
-        other candidates."""
+        """End the term if this candidate leads: the callback is notified to stop, and ``run`` waits again, behind the
+        other candidates. Not awaited."""
         self._end(RESIGNED)
 
     def _drained(self) -> None:

@@ -20,13 +20,16 @@ T = TypeVar("T")
 
 
 class Term(BaseTerm):
-    """One term of leadership. The callback is cancelled when it has to stop, before the term ends."""
+    """One term of leadership; the callback of an election gets it. The callback is cancelled when it has to stop,
+    before the term ends.
+
+    ``lease`` is the lease of the term. ``stopping`` is set when the callback has to stop. ``over`` says why, and is
+    None while the callback leads. ``finished``: whether the callback has returned."""
 
     lease: Lease
 
     def __init__(self, lease: Lease, stop_before: float) -> None:
         self.stopping = asyncio.Event()
-        """Set when the callback has to stop."""
         self._body: asyncio.Task[Any] | None = None
         super().__init__(lease, stop_before, registry_of(lease).new_bell())
 
@@ -44,7 +47,14 @@ def _give_back(standing: asyncio.Future[Lease]) -> None:
 
 
 class Election(BaseElection):
-    """One leader among those who call :meth:`run`."""
+    """One leader among the candidates that call :meth:`run`. One object is one candidate. Made by
+    :meth:`Locks.election`. ::
+
+        async def lead(term):
+            return f"worked with token {term.token}"
+
+        await locks.election("scheduler").run(lead)
+    """
 
     _core: TaskRegistry
 
@@ -54,18 +64,6 @@ class Election(BaseElection):
         self._stopped = False
 
     async def run(self, callback: Callable[[Term], Coroutine[Any, Any, T]]) -> T | None:
-        """Be a candidate: wait until elected, then run ``callback(term)`` as a task; if the term is lost, repeat.
-
-        Returns the callback's result once it returns within its term; None after :meth:`stop`, and when the ``Locks``
-        is drained or closed. An error of the callback ends the candidacy and is raised. Raises RuntimeError if this
-        candidate is running already. ::
-
-            async def lead(term):
-                while True:
-                    await work(term.token)
-
-            await locks.election("scheduler").run(lead)
-        """
         checks.callback(callback, "election", tasks=True)
         begun = self._begin()
         try:
@@ -128,8 +126,6 @@ class Election(BaseElection):
             self._term = None
 
     def stop(self) -> None:
-        """End the candidacy, and the term if there is one: ``run`` returns. If ``run`` has not begun, it returns when
-        it is called."""
         self._here()
         self._stopped = True
         if self._standing is not None:
@@ -137,13 +133,9 @@ class Election(BaseElection):
         self.resign()
 
     async def leader(self) -> LeaseInfo | None:
-        """The current leader (``owner``, ``token``, ``data``), or None."""
         return listing.first(await self._core.call(self._core.store.inspect(self.name)))
 
     async def observe(self) -> AsyncIterator[LeaseInfo | None]:
-        """Yield the current leader, then each new one; None while nobody leads. Reads the store once a second.
-
-        Ends when the ``Locks`` is closed."""
         seen: Any = ""
         while True:
             try:

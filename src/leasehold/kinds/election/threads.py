@@ -21,14 +21,16 @@ T = TypeVar("T")
 
 
 class Term(BaseTerm):
-    """One term of leadership. A thread cannot be stopped from outside: the callback has to check ``stopping``, or call
-    ``check()``."""
+    """One term of leadership; the callback of an election gets it. A thread cannot be stopped from outside: the
+    callback has to check ``stopping`` or ``valid``, or call :meth:`check`.
+
+    ``lease`` is the lease of the term. ``stopping`` is set when the callback has to stop, before the term ends.
+    ``over`` says why, and is None while the callback leads. ``finished``: whether the callback has returned."""
 
     lease: Lease
 
     def __init__(self, lease: Lease, stop_before: float) -> None:
         self.stopping = threading.Event()
-        """Set when the callback has to stop, before the term ends."""
         super().__init__(lease, stop_before, registry_of(lease).new_bell())
 
     def _stop(self, reason: str) -> None:
@@ -36,7 +38,15 @@ class Term(BaseTerm):
 
 
 class Election(BaseElection):
-    """One leader among those who call :meth:`run`."""
+    """One leader among the candidates that call :meth:`run`. One object is one candidate. Made by
+    :meth:`Locks.election`. ::
+
+        def lead(term):
+            while not term.stopping.wait(0.01):
+                return f"worked with token {term.token}"
+
+        locks.election("scheduler").run(lead)
+    """
 
     _core: ThreadRegistry
 
@@ -45,18 +55,6 @@ class Election(BaseElection):
         self._stopped = Stop()
 
     def run(self, callback: Callable[[Term], T]) -> T | None:
-        """Be a candidate: wait until elected, then call ``callback(term)`` in this thread; if the term is lost, repeat.
-
-        Returns the callback's result once it returns within its term; None after :meth:`stop`, and when the ``Locks``
-        is drained or closed. An error of the callback ends the candidacy and is raised, except a LeaseLost after the
-        term was over. Raises RuntimeError if this candidate is running already. ::
-
-            def lead(term):
-                while term.valid:
-                    work(term.token)
-
-            locks.election("scheduler").run(lead)
-        """
         checks.callback(callback, "election", tasks=False)
         begun = self._begin()
         try:
@@ -104,20 +102,14 @@ class Election(BaseElection):
             self._term = None
 
     def stop(self) -> None:
-        """End the candidacy, and the term if there is one: ``run`` returns. If ``run`` has not begun, it returns when
-        it is called."""
         self._here()
         self._stopped.set()
         self.resign()
 
     def leader(self) -> LeaseInfo | None:
-        """The current leader (``owner``, ``token``, ``data``), or None."""
         return listing.first(self._core.call(self._core.store.inspect(self.name)))
 
     def observe(self, cancel: threading.Event | None = None) -> Iterator[LeaseInfo | None]:
-        """Yield the current leader, then each new one; None while nobody leads. Reads the store once a second.
-
-        Ends when ``cancel`` is set, and when the ``Locks`` is closed."""
         seen: Any = ""
         watched = None if cancel is None else Cancel(cancel)
         while True:

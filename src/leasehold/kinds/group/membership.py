@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeAlias
 
+from ...contract.kinds import GroupContract
 from ...core import checks, timing
 from ...core.effects import Effects, Run, Wait
 from ...core.lease import BaseLease, state_of
@@ -28,14 +29,21 @@ LONGEST_LOOK = 1.0
 
 
 class Member(NamedTuple):
-    """One membership. ``id`` is its token: a later member has a greater id."""
+    """One membership of a group.
+
+    Fields:
+        id: the token of the membership: a later member has a greater id.
+        owner: the owner of the ``Locks`` that joined.
+        data: what the member gave to ``join``.
+        joined: when it joined, an aware datetime in UTC.
+        expires: when it fails, unless it sends a heartbeat before.
+    """
 
     id: int
     owner: str
     data: Any
     joined: datetime
     expires: datetime
-    """When the member fails, unless it sends a heartbeat before."""
 
 
 Callback: TypeAlias = Callable[[Member], object]
@@ -67,7 +75,7 @@ class Roster(Sequence[Member]):
         return f"<Roster {[member.owner for member in self]}>"
 
     def owner_of(self, key: str | bytes | bytearray | memoryview) -> Member | None:
-        """The member that owns the key; None if there are no members.
+        """The member that owns ``key``, text or bytes; None if there are no members. Raises TypeError for other keys.
 
         Rendezvous hashing: each membership hashes the key with its owner's name, and the highest hash wins. Everybody
         who sees the same members gets the same answer, and when a member joins or leaves, only its own keys move. Among
@@ -229,7 +237,7 @@ class Watch:
         return happened, who
 
 
-class BaseGroup:
+class BaseGroup(GroupContract):
     """The part of a group without I/O."""
 
     _core: Registry
@@ -238,18 +246,21 @@ class BaseGroup:
     def __init__(self, core: Registry, spec: Spec, look: float, locks: object) -> None:
         self._core = core
         self._spec = spec
-        self._locks = locks  # kept alive: a Locks that is collected gives out no more leases
+        self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
         self._look = look
         self._callbacks: Callbacks = {JOINED: [], LEFT: [], FAILED: []}
         self._mine: list[Any] = []
 
     @property
     def name(self) -> str:
+        """The name of the group."""
         return self._spec.name
 
     def on_joined(self, callback: Callback) -> None:
-        """Call ``callback(member)`` for each member: first for those that are there, then for each that joins. Raises
-        TypeError if it cannot be called, ShuttingDown if the ``Locks`` is drained or closed."""
+        """Call ``callback(member)`` for each member: first for present members, then for each member that joins.
+
+        Callbacks are called one at a time: in a thread of their own, in asyncio in the loop, where they may be async.
+        Raises TypeError if ``callback`` cannot be called, ShuttingDown if the ``Locks`` is drained or closed."""
         self._on(JOINED, callback)
 
     def on_left(self, callback: Callback) -> None:

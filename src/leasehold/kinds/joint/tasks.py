@@ -35,7 +35,13 @@ class JointLease(joint_lease.Joint, Lease):
 
 
 class AllOf(Lock):
-    """Several names, acquired all or none."""
+    """A lock of several names, acquired all or none. Made by :meth:`Locks.all_of`.
+
+    Its lease has ``tokens``, the token of each name, and is lost when the lease of one name is lost. ::
+
+        async with locks.all_of("account:1", "account:2") as lease:
+            lease.tokens["account:1"]
+    """
 
     def __init__(self, core: TaskRegistry, specs: list[Spec], locks: object) -> None:
         names = ", ".join(spec.name for spec in specs)
@@ -51,7 +57,6 @@ class AllOf(Lock):
         async def __aenter__(self) -> AllLease: ...
 
     async def locked(self) -> bool:
-        """Whether any of the names is held now."""
         return any([await self._core.call(self._core.store.inspect(spec.name)) for spec in self._specs])
 
     async def _take(self, timeout: float | None) -> AllLease:
@@ -85,8 +90,14 @@ class AllLease(all_of.BaseAll, JointLease):
 
 
 class RLock(Lock):
-    """A re-entrant lock: the task that holds it can acquire it again. All entries share one token; the last release
-    frees the name."""
+    """A re-entrant lock: the task that holds it can acquire it again. Made by :meth:`Locks.rlock`.
+
+    All entries share one token; the last release frees the name. ::
+
+        lock = locks.rlock("tree")
+        async with lock, lock as lease:
+            lease.check()
+    """
 
     def __init__(self, core: TaskRegistry, spec: Spec, holds: reentrant.Holds, locks: object) -> None:
         super().__init__(core, spec, locks)

@@ -32,7 +32,11 @@ ROOM = 3_000
 
 
 class OnceFailed(LeaseholdError):
-    """The work failed, and no retries are left. ``outcome`` has the recorded error."""
+    """The work of ``once`` failed, and no retries are left.
+
+    Fields:
+        outcome: the :class:`leasehold.Outcome`, with the recorded error.
+    """
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"{outcome.name!r} version {outcome.version} failed: {outcome.error}")
@@ -40,7 +44,8 @@ class OnceFailed(LeaseholdError):
 
 
 class TooManyOutcomes(LeaseholdError):
-    """There is no room to record another version of this name. The work was not run. Forget old versions first."""
+    """There is no room to record another version of this name, so the work was not run. Forget old versions first, with
+    ``once(name, version=...).forget()``."""
 
 
 class Damaged(StoreNotReady):
@@ -48,33 +53,45 @@ class Damaged(StoreNotReady):
 
 
 class Outcome(NamedTuple):
-    """The outcome of one version of the work. It is the same for every caller, except for ``ran`` and ``result``."""
+    """The outcome of one version of the work. It is the same for every caller, except for ``ran`` and ``result``.
+
+    Fields:
+        name: the name of the work.
+        version: the version, as text.
+        status: "done" or "failed"; with ``wait=False`` also "running": another process runs the work, and the fields
+            from ``started`` on are empty.
+        owner: the owner that ran the work, or is running it.
+        token: the fencing token under which it ran.
+        started: when it started, an aware datetime in UTC.
+        finished: when it finished, an aware datetime in UTC.
+        duration: how long it ran, in seconds.
+        error: type and message of its exception; None if it is done.
+        attempts: how often the work was tried, not counting processes that died in the middle.
+        result: what the function returned. The caller that ran it gets that object, the others what was recorded as
+            JSON: tuples are lists, keys are text; None if it is not JSON of at most 16 kB.
+        ran: whether this very call ran the work.
+    """
 
     name: str
     version: str
     status: str
-    """``done`` or ``failed``; with ``wait=False`` also ``running``: another process runs it, and the rest is None."""
     owner: str | None
-    """The owner that ran the work, or is running it."""
     token: int | None
     started: datetime | None
     finished: datetime | None
     duration: float | None
     error: str | None
     attempts: int
-    """How often the work was tried, not counting processes that died in the middle."""
     result: Any
-    """What the function returned. The caller that ran it (``ran``) gets that object. The others get it as recorded in
-    JSON: tuples are lists, keys are text; None if it is not JSON of at most 16 kB."""
     ran: bool
-    """Whether this very call ran the work."""
 
     @property
     def ok(self) -> bool:
+        """Whether the work is done."""
         return self.status == DONE
 
     def check(self) -> Outcome:
-        """Raise OnceFailed if the work failed, else return this outcome."""
+        """Raise OnceFailed if the work failed; otherwise return this outcome."""
         if self.status == FAILED:
             raise OnceFailed(self)
         return self
@@ -124,15 +141,15 @@ class Ran(NamedTuple):
     error: Exception | None
 
 
-class Call:
-    """Measures a call of the function: ``with Call() as call: call.result = function()``. Keeps an Exception in
+class MeasuredCall:
+    """Measures a call of the function: ``with MeasuredCall() as call: call.result = function()``. Keeps an Exception in
     ``ran.error``."""
 
     def __init__(self) -> None:
         self.result: Any = None
         self.error: Exception | None = None
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> MeasuredCall:
         self._started, self._begun = datetime.now(UTC), time.monotonic()
         return self
 

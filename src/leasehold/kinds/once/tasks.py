@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from ...contract.kinds import OnceContract
 from ...core import checks
 from ...core.options import Spec
 from ...errors import LeaseLost
@@ -15,8 +16,14 @@ from ...tasks.runner import TaskRegistry
 from . import outcomes
 
 
-class Once:
-    """Work of one name and version, to be done once."""
+class Once(OnceContract):
+    """Work of one name and version that is done once.
+
+    Made by :meth:`Locks.once`. ::
+
+        outcome = await locks.once("migrate", version=42).run(lambda: "migrated")
+        outcome.check()
+    """
 
     def __init__(self, core: TaskRegistry, spec: Spec, policy: outcomes.Policy, locks: object) -> None:
         self._core = core
@@ -28,14 +35,6 @@ class Once:
         return self._lock.name
 
     async def run(self, function: Callable[[], Any], timeout: float | None = None) -> outcomes.Outcome:
-        """Call ``function()``, which may be async, unless this version has an outcome already; return the outcome.
-
-        Inside the function ``leasehold.current()`` is the lease, whose token can fence writes. If the lease is lost,
-        the function is cancelled. Raises AcquireTimeout if another process runs the work for longer than ``timeout``
-        seconds (None: no limit), TooManyOutcomes, StoreError. ::
-
-            (await locks.once("migrate", version=42).run(migrate)).check()
-        """
         checks.callback(function, "once", tasks=True)
         core = self._core
         core.bind()
@@ -61,7 +60,7 @@ class Once:
         async with lease:
             outcome = await core.drive(outcomes.look(core, self.name, wanted))
             while not wanted.is_final(outcome) and lease.valid:
-                with outcomes.Call() as call:
+                with outcomes.MeasuredCall() as call:
                     result = function()
                     call.result = await result if inspect.isawaitable(result) else result
                 checks.has_run(call.result, "the function of once", tasks=True, generators=True)
@@ -71,13 +70,10 @@ class Once:
         return outcome
 
     async def outcome(self) -> outcomes.Outcome | None:
-        """The recorded outcome of this version, or None."""
         self._core.bind()
         return (await self._core.drive(outcomes.outcomes(self._core, self.name))).get(self._policy.version)
 
     async def forget(self, every_version: bool = False) -> bool:
-        """Forget the outcome of this version, or of every version, so that the work runs again. False if there was
-        none."""
         while True:
             lease = await self._lock.acquire()
             try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...contract.kinds import OnceContract
 from ...core import checks
 from ...core.options import Spec
 from ...threads.lease import Lease
@@ -13,8 +14,14 @@ from ...threads.runner import ThreadRegistry
 from . import outcomes
 
 
-class Once:
-    """Work of one name and version, to be done once."""
+class Once(OnceContract):
+    """Work of one name and version that is done once.
+
+    Made by :meth:`Locks.once`. ::
+
+        outcome = locks.once("migrate", version=42).run(lambda: "migrated")
+        outcome.check()
+    """
 
     def __init__(self, core: ThreadRegistry, spec: Spec, policy: outcomes.Policy, locks: object) -> None:
         self._core = core
@@ -26,14 +33,6 @@ class Once:
         return self._lock.name
 
     def run(self, function: Callable[[], Any], timeout: float | None = None) -> outcomes.Outcome:
-        """Call ``function()`` unless this version has an outcome already; return the outcome.
-
-        Inside the function ``leasehold.current()`` is the lease, whose token can fence writes. Raises AcquireTimeout if
-        another process runs the work for longer than ``timeout`` seconds (None: no limit), TooManyOutcomes,
-        StoreError. ::
-
-            locks.once("migrate", version=42).run(migrate).check()
-        """
         checks.callback(function, "once", tasks=False)
         core = self._core
         wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
@@ -47,7 +46,7 @@ class Once:
             with lease:
                 outcome = core.drive(outcomes.look(core, self.name, wanted))
                 while not wanted.is_final(outcome) and lease.valid:
-                    with outcomes.Call() as call:
+                    with outcomes.MeasuredCall() as call:
                         call.result = function()
                     checks.has_run(call.result, "the function of once", generators=True)
                     outcome = core.drive(outcomes.record(core, lease, wanted, call.ran))
@@ -57,12 +56,9 @@ class Once:
                 return outcome
 
     def outcome(self) -> outcomes.Outcome | None:
-        """The recorded outcome of this version, or None."""
         return self._core.drive(outcomes.outcomes(self._core, self.name)).get(self._policy.version)
 
     def forget(self, every_version: bool = False) -> bool:
-        """Forget the outcome of this version, or of every version, so that the work runs again. False if there was
-        none."""
         while True:
             with self._lock.acquire() as lease:
                 version = None if every_version else self._policy.version

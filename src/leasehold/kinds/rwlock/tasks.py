@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...contract.lock import RWLockContract
 from ...tasks.lock import Lock
 from ...tasks.runner import TaskRegistry
 
 
-class RWLock:
-    """Many readers or one writer. Each reader has a lease of its own. A reader that comes after a waiting writer waits
-    too, so writers do not starve."""
+class RWLock(RWLockContract):
+    """Many readers or one writer. Made by :meth:`Locks.rwlock`.
+
+    Each reader has a lease of its own. A reader that arrives after a waiting writer waits too, so writers do not
+    starve. ::
+
+        async with locks.rwlock("catalogue").write() as lease:
+            lease.check()
+    """
 
     def __init__(self, core: TaskRegistry, name: str, options: dict[str, Any], locks: object) -> None:
         self._core = core
@@ -19,11 +26,9 @@ class RWLock:
         self.name = core.rw_spec(name, False, options).name
 
     def read(self, **options: Any) -> Lock:
-        """The lock of a reader. Options are those of :meth:`Locks.lock`, and override those given to ``rwlock``."""
         return self._side(False, options)
 
     def write(self, **options: Any) -> Lock:
-        """For a writer. ``lease.downgrade()`` makes a reader of it."""
         return self._side(True, options)
 
     def _side(self, write: bool, options: dict[str, Any]) -> Lock:

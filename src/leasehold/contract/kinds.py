@@ -1,0 +1,174 @@
+"""What ``Once``, ``Election`` and ``Group`` promise. Operations that ask the store are awaited in ``leasehold.aio``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class OnceContract:
+    """Work of one name and version that is done once."""
+
+    @property
+    def name(self) -> str:
+        """The name of the work."""
+        raise NotImplementedError
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Call ``function()``, unless this version has a final outcome already. Return the outcome.
+
+        Inside the function ``leasehold.current()`` is the lease; its token can fence writes. If the lease is lost, the
+        work runs again. In asyncio awaited: the function may be async, and is cancelled when its lease is lost.
+
+        Args:
+            function: the work, called without arguments. Its exception is recorded, not raised.
+            timeout: seconds to wait while another process runs the work. Default: None, no limit.
+
+        Returns:
+            The :class:`leasehold.Outcome`. ``outcome.check()`` raises OnceFailed if the work failed.
+
+        Raises:
+            AcquireTimeout: another process runs the work for longer than ``timeout``.
+            TooManyOutcomes: there is no room to record another version.
+            StoreError: the store did not answer.
+            ShuttingDown: this ``Locks`` was drained or closed.
+
+        Example::
+
+            locks.once("index", version="v1").run(lambda: 3, timeout=60).result
+        """
+        raise NotImplementedError
+
+    def outcome(self) -> Any:
+        """The recorded outcome of this version; None if there is none. In asyncio awaited.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
+
+    def forget(self, *args: Any, **kwargs: Any) -> Any:
+        """Forget the outcome of this version, so that the work runs again. Returns False if there was none.
+
+        In asyncio awaited. Waits while another process runs the work.
+
+        Args:
+            every_version: True: forget the outcomes of all versions. Default: False.
+
+        Raises:
+            StoreError: the store did not confirm it.
+        """
+        raise NotImplementedError
+
+
+class ElectionContract:
+    """One leader among candidates."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Be a candidate: wait until elected, then call ``callback(term)``; if the term is lost, repeat.
+
+        In threads the callback runs in the calling thread, and has to check ``term.stopping`` or ``term.valid``. In
+        asyncio this is awaited; the callback is a task, and is cancelled when it has to stop.
+
+        Args:
+            callback: called with the :class:`Term`; in asyncio an async function.
+
+        Returns:
+            The callback's result, when it returns within its term. None after :meth:`stop`, and when the ``Locks`` was
+            drained or closed.
+
+        Raises:
+            RuntimeError: this candidate is running already.
+            Exception: an error of the callback ends the candidacy, except LeaseLost after the term was over.
+        """
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End the candidacy, and the term if this candidate leads: ``run`` returns. Not awaited.
+
+        If ``run`` has not begun, it returns when it is called."""
+        raise NotImplementedError
+
+    def leader(self) -> Any:
+        """The leader's lease as a :class:`leasehold.LeaseInfo`; None if nobody leads. In asyncio awaited.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
+
+    def observe(self, *args: Any, **kwargs: Any) -> Any:
+        """Iterate over the leaders: the current one, then each new one; None while nobody leads.
+
+        In asyncio an async iterator. Reads the store once a second. Ends when the ``Locks`` is closed.
+
+        Args:
+            cancel: threads only: a ``threading.Event`` that ends the iteration when it is set. Default: None.
+        """
+        raise NotImplementedError
+
+
+class GroupContract:
+    """Members with heartbeats."""
+
+    def join(self, *args: Any, **kwargs: Any) -> Any:
+        """Become a member. In asyncio awaited.
+
+        The membership is a lease: it is lost when its heartbeats fail. Its ``release()``, the end of its block,
+        :meth:`leave` and ``drain`` end it.
+
+        Args:
+            data: JSON of at most 4 KiB that the other members see. Default: None.
+
+        Returns:
+            The membership: a :class:`Lease`.
+
+        Raises:
+            ValueError: the data is not JSON, or too long.
+            ShuttingDown: the ``Locks`` was drained or closed.
+            StoreError: the store did not answer.
+        """
+        raise NotImplementedError
+
+    def leave(self) -> Any:
+        """End every membership that was acquired through this object. Idempotent. In asyncio awaited.
+
+        Raises:
+            StoreError: the store did not confirm it. The release is retried in the background.
+        """
+        raise NotImplementedError
+
+    def members(self) -> Any:
+        """The members now, in the order of joining: a sequence of :class:`leasehold.Member`. In asyncio awaited.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
+
+    def owner_of(self, *args: Any, **kwargs: Any) -> Any:
+        """The member that owns ``key``, by consistent hashing; None if there are no members. In asyncio awaited.
+
+        If the group has callbacks, the members that they saw last decide, unless these were read too long ago;
+        otherwise the store is read.
+
+        Args:
+            key: text or bytes.
+
+        Raises:
+            TypeError: the key is neither text nor bytes.
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
+
+    def leases_of(self, *args: Any, **kwargs: Any) -> Any:
+        """The leases of a member's owner, without its memberships of this group: what a failed member left behind.
+
+        Includes expired leases that nobody has acquired since, where the store still lists them. In asyncio awaited.
+
+        Args:
+            member: the member, as :meth:`members` or a callback gave it.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
