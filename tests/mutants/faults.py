@@ -206,7 +206,7 @@ MUTANTS = [
     Mutant(
         "whoever waited for what is done once does it again",
         "kinds/once/tasks.py",
-        "outcome = await core.drive(outcomes.look(core, self.name, wanted))\n            while not",
+        "outcome = await core.drive(outcomes.find_recorded(core, self.name, wanted))\n            while not",
         "outcome = None\n            while not",
     ),
     Mutant(

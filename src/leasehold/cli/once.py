@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..core.log import shown
 from ..errors import StoreNotReady
-from ..kinds.once.outcomes import Policy, Ran, TooManyOutcomes, ends_at, look, record
+from ..kinds.once.outcomes import Policy, Ran, TooManyOutcomes, ends_at, find_recorded, record
 from .say import local, say
 from .store import checked
 
@@ -46,7 +46,7 @@ class Work:
             halfway = core.now() + state.remaining(core.now()) / 2
             ends = halfway if ends is None else min(ends, halfway)
         try:
-            outcome = core.drive(look(core, self._once.name, self._policy._replace(ends=ends)))
+            outcome = core.drive(find_recorded(core, self._once.name, self._policy._replace(ends=ends)))
         except TooManyOutcomes as error:
             raise StoreNotReady(str(error)) from error
         if outcome is None or not self._policy.is_final(outcome):

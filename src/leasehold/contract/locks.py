@@ -186,7 +186,7 @@ class LocksContract:
             heartbeat: seconds between two heartbeats of a member. Default: that of the kind's preset, else 30.
             misses: how many missed heartbeats make a member fail, 2 or more. Default: 3.
             kind: a label for listings. Default: "member".
-            look: how often the callbacks' watcher reads the members, in seconds. Default: heartbeat / 3, at most 1.
+            look: how often the members are read for the callbacks, in seconds. Default: heartbeat / 3, at most 1.
 
         Raises:
             ValueError: an option is wrong, or the store cannot count members.

@@ -1,1 +1,1 @@
-"""One leader among candidates: ``leadership`` is what a term is, and who leads."""
+"""One leader among candidates: ``leadership`` has the rules of a term, and the current leader."""

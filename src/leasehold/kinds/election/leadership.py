@@ -20,7 +20,7 @@ from ...model import LeaseInfo
 
 RESIGNED = "the leader has resigned"
 DRAINED = "its Locks is being drained"
-LOOK = 1.0
+INTERVAL = 1.0
 """How often an observer reads the leader. Also the longest sleep of a watch: deadlines count suspended time."""
 
 
@@ -103,11 +103,11 @@ def watch(core: Registry, term: BaseTerm) -> Effects[None]:
     """End the term in time. Returns when its callback has returned, or is late."""
     lease = term.lease
     while term.valid and not term.finished:
-        yield Wait(term._bell, max(0.0, min(LOOK, term._stop_at() - core.now())))
+        yield Wait(term._bell, max(0.0, min(INTERVAL, term._stop_at() - core.now())))
     term.end(lease.lost_reason or _not_renewed(lease))
     ends = core.now() + term._before
     while not term.finished and core.now() < ends:
-        yield Wait(term._bell, max(0.0, min(LOOK, ends - core.now())))
+        yield Wait(term._bell, max(0.0, min(INTERVAL, ends - core.now())))
     if not term.finished:
         text = "the callback of election %r still runs after its term: another candidate may lead now"
         log(ERROR, text, lease.name, event="late", name=lease.name, token=term.token)
@@ -123,24 +123,24 @@ class BaseElection(ElectionContract):
         self._spec = spec
         self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
         self._before = stop_before
-        self._start_anew()
+        self._reset()
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         """Reset the state: no candidacy in this process yet."""
         self._born = self._core.generation
         self._term: BaseTerm | None = None
         self._running = False
 
-    def _here(self) -> None:
+    def _reset_if_forked(self) -> None:
         """Reset the state in a forked child: the candidacy belongs to the parent process."""
         if self._born != self._core.generation:
             with self._core.mutex:
                 if self._born != self._core.generation:
-                    self._start_anew()
+                    self._reset()
 
-    def _begin(self) -> int:
+    def _begin_run(self) -> int:
         """Begin ``run``. Returns the generation of this process, which a fork changes."""
-        self._here()
+        self._reset_if_forked()
         with self._core.mutex:
             if self._running:
                 raise RuntimeError(
@@ -150,10 +150,10 @@ class BaseElection(ElectionContract):
         self._core.on_drain.append(self._drained)
         return self._born
 
-    def _goes_on(self, begun: int) -> bool:
+    def _in_same_process(self, generation: int) -> bool:
         """Whether this is still the process in which ``run`` began. A callback may have forked and returned in the
         child, which is no candidate."""
-        return begun == self._core.generation
+        return generation == self._core.generation
 
     @property
     def name(self) -> str:
@@ -163,7 +163,7 @@ class BaseElection(ElectionContract):
     @property
     def is_leader(self) -> bool:
         """Whether this candidate leads at this moment. Computed from the clock."""
-        self._here()
+        self._reset_if_forked()
         term = self._term
         return term is not None and term.valid
 
@@ -171,7 +171,7 @@ class BaseElection(ElectionContract):
     def healthy(self) -> bool:
         """False while this candidate leads but cannot renew its term, or its callback still runs after the term. For
         health probes; no I/O."""
-        self._here()
+        self._reset_if_forked()
         term = self._term
         if term is None or term.finished:
             return True
@@ -187,7 +187,7 @@ class BaseElection(ElectionContract):
         self._end(DRAINED)
 
     def _end(self, reason: str) -> None:
-        self._here()
+        self._reset_if_forked()
         term = self._term  # read once: it may end by itself at any moment
         if term is not None:
             term.end(reason)
@@ -198,7 +198,7 @@ def next_leader(core: Registry, name: str, seen: object) -> Effects[LeaseInfo | 
     bell = core.new_bell()
     while True:
         core.check_open()
-        pause = LOOK
+        pause = INTERVAL
         try:
             holdings = yield Run(core.store.inspect(name), timing.CALL_LIMIT)
         except StoreUnavailable:

@@ -39,7 +39,7 @@ class Term(BaseTerm):
             self._body.cancel(f"the term is over: {reason}")
 
 
-def _give_back(standing: asyncio.Future[Lease]) -> None:
+def _release_late_grant(standing: asyncio.Future[Lease]) -> None:
     """Release the lease if it was granted just when the candidate was cancelled."""
     if not standing.cancelled() and standing.exception() is None:
         lease = standing.result()
@@ -58,23 +58,23 @@ class Election(BaseElection):
 
     _core: TaskRegistry
 
-    def _start_anew(self) -> None:
-        super()._start_anew()
+    def _reset(self) -> None:
+        super()._reset()
         self._standing: asyncio.Future[Lease] | None = None
         self._stopped = False
 
     async def run(self, callback: Callable[[Term], Coroutine[Any, Any, T]]) -> T | None:
         checks.callback(callback, "election", tasks=True)
-        begun = self._begin()
+        generation = self._begin_run()
         try:
-            while self._goes_on(begun) and (lease := await self._campaign()) is not None:
+            while self._in_same_process(generation) and (lease := await self._campaign()) is not None:
                 term = Term(lease, self._before)
                 result = await self._lead(term, callback)
                 if term.over is None:
                     return result
             return None
         finally:
-            if self._goes_on(begun):
+            if self._in_same_process(generation):
                 self._core.on_drain.remove(self._drained)
                 self._running = self._stopped = False
 
@@ -84,7 +84,7 @@ class Election(BaseElection):
             try:
                 await asyncio.wait({standing})
             except asyncio.CancelledError:
-                standing.add_done_callback(_give_back)
+                standing.add_done_callback(_release_late_grant)
                 standing.cancel()
                 await asyncio.wait({standing})  # (this wait may be cancelled too)
                 raise
@@ -126,7 +126,7 @@ class Election(BaseElection):
             self._term = None
 
     def stop(self) -> None:
-        self._here()
+        self._reset_if_forked()
         self._stopped = True
         if self._standing is not None:
             self._standing.cancel()

@@ -50,22 +50,22 @@ class Election(BaseElection):
 
     _core: ThreadRegistry
 
-    def _start_anew(self) -> None:
-        super()._start_anew()
+    def _reset(self) -> None:
+        super()._reset()
         self._stopped = Stop()
 
     def run(self, callback: Callable[[Term], T]) -> T | None:
         checks.callback(callback, "election", tasks=False)
-        begun = self._begin()
+        generation = self._begin_run()
         try:
-            while self._goes_on(begun) and (lease := self._campaign()) is not None:
+            while self._in_same_process(generation) and (lease := self._campaign()) is not None:
                 term = Term(lease, self._before)
                 result = self._lead(term, callback)
                 if term.over is None:
                     return result
             return None
         finally:
-            if self._goes_on(begun):
+            if self._in_same_process(generation):
                 self._core.on_drain.remove(self._drained)
                 self._stopped.clear()
                 self._running = False
@@ -102,7 +102,7 @@ class Election(BaseElection):
             self._term = None
 
     def stop(self) -> None:
-        self._here()
+        self._reset_if_forked()
         self._stopped.set()
         self.resign()
 

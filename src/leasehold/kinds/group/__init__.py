@@ -1,1 +1,1 @@
-"""Members with heartbeats: ``membership`` is who is there, and who has come, left or failed."""
+"""Members with heartbeats: ``membership`` has the members, and what happened to them."""

@@ -25,7 +25,7 @@ from ...model import LeaseInfo
 SHAPE, ROOM = "group", 1_000_000
 JOINED, LEFT, FAILED = "joined", "left", "failed"
 HEARTBEAT = 30.0
-LONGEST_LOOK = 1.0
+LONGEST_INTERVAL = 1.0
 
 
 class Member(NamedTuple):
@@ -58,7 +58,7 @@ class Roster(Sequence[Member]):
         self._by_owner: dict[str, list[Member]] = {}
         for member in self._members:  # an owner may have joined more than once
             self._by_owner.setdefault(member.owner, []).append(member)
-        self._lots = [
+        self._slots = [
             (f"{owner}#{number}".encode(), owner) for owner, own in self._by_owner.items() for number in range(len(own))
         ]
 
@@ -88,13 +88,13 @@ class Roster(Sequence[Member]):
             raise TypeError(f"a key must be a str or bytes, not {type(key).__name__}")
         hashed = blake2b(bytes(key), digest_size=16).digest()
 
-        def draw(lot: bytes) -> bytes:
-            return blake2b(hashed + lot, digest_size=8).digest()
+        def score(slot: bytes) -> bytes:
+            return blake2b(hashed + slot, digest_size=8).digest()
 
-        if not self._lots:
+        if not self._slots:
             return None
-        own = self._by_owner[max((draw(lot), owner) for lot, owner in self._lots)[1]]
-        return own[0] if len(own) == 1 else max(own, key=lambda member: draw(str(member.id).encode()))
+        own = self._by_owner[max((score(slot), owner) for slot, owner in self._slots)[1]]
+        return own[0] if len(own) == 1 else max(own, key=lambda member: score(str(member.id).encode()))
 
 
 def make_spec(
@@ -110,21 +110,21 @@ def make_spec(
         raise TypeError("misses must be an int")
     if misses < 2:
         raise ValueError(f"misses must be 2 or more, not {misses}: one late heartbeat is no failure")
-    look = min(LONGEST_LOOK, beat / 3) if look is None else timing.seconds(look, "look")
+    look = min(LONGEST_INTERVAL, beat / 3) if look is None else timing.seconds(look, "look")
     if look > beat:
         raise ValueError(f"look of {look:g} s must not be longer than the heartbeat of {beat:g} s")
     spec = core.lasting_spec(name, ttl=beat * misses, renew_every=beat, max_renew_failures=misses, kind=kind)
     return spec._replace(shape=SHAPE, limit=ROOM), look
 
 
-def member(holding: Holding) -> Member:
+def to_member(holding: Holding) -> Member:
     seen = info(holding)
     return Member(seen.token, seen.owner, seen.data, seen.acquired, seen.expires)
 
 
 def members(core: Registry, name: str) -> Effects[Roster]:
     core.check_open()
-    return Roster(member(each) for each in (yield Run(core.store.inspect(name), timing.CALL_LIMIT)))
+    return Roster(to_member(each) for each in (yield Run(core.store.inspect(name), timing.CALL_LIMIT)))
 
 
 def leases_of(core: Registry, owner: str) -> Effects[list[LeaseInfo]]:
@@ -138,7 +138,7 @@ def leases_of(core: Registry, owner: str) -> Effects[list[LeaseInfo]]:
     return found
 
 
-class Watch:
+class MemberMonitor:
     """Finds out which members have joined, left and failed, and reports each change once, in order."""
 
     def __init__(self, core: Registry, name: str, look: float, callbacks: Callbacks) -> None:
@@ -147,28 +147,28 @@ class Watch:
         self._core = core
         self._born = core.generation
         self._name = name
-        self._look = look
+        self._interval = look
         self._known: dict[int, tuple[Member, float]] = {}
-        self._greeted = 0  # how many of the on_joined callbacks have been notified of the members that were there
-        self._looked: float | None = None
-        self._key = f"watch {id(self)}"
+        self._introduced = 0  # how many of the on_joined callbacks have been notified of the members that were there
+        self._read_at: float | None = None
+        self._key = f"monitor {id(self)}"
         self._bell: Bell | None = None
         self._ended = False
         self._not_ready = False
 
-    def over(self) -> bool:
-        """Whether the watch has to stop."""
+    def must_stop(self) -> bool:
+        """Whether the monitor has to stop."""
         core = self._core
         return core.closed is not None or core.draining is not None or core.dropped
 
-    def gone(self) -> bool:
-        """Whether the watch no longer runs: it has ended, or belongs to the parent process of this fork."""
+    def ended(self) -> bool:
+        """Whether the monitor no longer runs: it has ended, or belongs to the parent process of this fork."""
         return self._ended or self._born != self._core.generation
 
-    def seen(self, longest: float) -> Roster | None:
+    def recent(self, longest: float) -> Roster | None:
         """The members at the last read, if that was less than ``longest`` seconds ago."""
-        looked = self._looked  # read before the roster, since it is written after the roster
-        return self.roster if looked is not None and self._core.now() < looked + longest else None
+        read_at = self._read_at  # read before the roster, since it is written after the roster
+        return self.roster if read_at is not None and self._core.now() < read_at + longest else None
 
     def changes(self) -> Effects[list[tuple[Callback, Member]]]:
         """Sleep (not the first time), then read the members once. Returns the callbacks to call, each with its member,
@@ -178,13 +178,13 @@ class Watch:
         # close and drain wake all that is in ``asking``, and wait for their calls. They do not wait for callbacks.
         core.asking[self._key] = bell
         try:
-            if not first and not self.over():
-                yield Wait(bell, self._look)
-            if self.over():
+            if not first and not self.must_stop():
+                yield Wait(bell, self._interval)
+            if self.must_stop():
                 return []
             asked = core.now()
             holdings = yield Run(core.store.inspect(self._name), timing.CALL_LIMIT)
-            calls = [] if self.over() else self._calls(holdings, asked, core.now())
+            calls = [] if self.must_stop() else self._calls(holdings, asked, core.now())
         except StoreUnavailable:
             return []  # unknown: report no change
         except Exception as error:  # StoreNotReady: logged once and retried, since it can be fixed
@@ -200,7 +200,7 @@ class Watch:
         return calls
 
     def end(self) -> None:
-        """The watch runs no longer."""
+        """The monitor runs no longer."""
         self.roster = None
         self._ended = True
 
@@ -208,46 +208,46 @@ class Watch:
         """The callbacks to call. First each new on_joined callback with the members that were there already, then all
         callbacks with the changes."""
         listening = {happened: list(callbacks) for happened, callbacks in self.callbacks.items()}
-        there = sorted(who for who, _ in self._known.values())
-        calls = [(callback, who) for callback in listening[JOINED][self._greeted :] for who in there]
-        self._greeted = len(listening[JOINED])
-        for happened, who in self._compare(holdings, asked, answered):
-            calls += [(callback, who) for callback in listening[happened]]
+        there = sorted(member for member, _ in self._known.values())
+        calls = [(callback, member) for callback in listening[JOINED][self._introduced :] for member in there]
+        self._introduced = len(listening[JOINED])
+        for happened, member in self._compare(holdings, asked, answered):
+            calls += [(callback, member) for callback in listening[happened]]
         return calls
 
     def _compare(self, holdings: Iterable[Holding], asked: float, answered: float) -> Iterator[tuple[str, Member]]:
-        now = {each.token: (member(each), asked + each.expires_in) for each in holdings}
+        now = {each.token: (to_member(each), asked + each.expires_in) for each in holdings}
         before, self._known = self._known, now
-        unseen = 0.0 if self._looked is None else answered - self._looked
-        self.roster = Roster(who for who, _ in now.values())
-        self._looked = asked
+        unseen = 0.0 if self._read_at is None else answered - self._read_at
+        self.roster = Roster(member for member, _ in now.values())
+        self._read_at = asked
         for token in sorted(before.keys() - now.keys()):
-            who, until = before[token]
+            member, until = before[token]
             # A member that is gone before it would have expired has left; one that is gone after that has failed. It
             # may also have left after the last read. Then "failed" is the safe answer: its work gets checked.
-            yield self._told(FAILED if answered >= until else LEFT, who, unseen)
+            yield self._report(FAILED if answered >= until else LEFT, member, unseen)
         for token in sorted(now.keys() - before.keys()):
-            yield self._told(JOINED, now[token][0], unseen)
+            yield self._report(JOINED, now[token][0], unseen)
 
-    def _told(self, happened: str, who: Member, unseen: float) -> tuple[str, Member]:
-        doubt = happened == FAILED and unseen > 2 * self._look
+    def _report(self, happened: str, member: Member, unseen: float) -> tuple[str, Member]:
+        doubt = happened == FAILED and unseen > 2 * self._interval
         text = "group %r: %s has %s" + (f" (or left: the last read was {unseen:.3g} s ago)" if doubt else "")
         level = WARNING if happened == FAILED else INFO
-        log(level, text, self._name, who.owner, happened, event=happened, name=self._name)
-        return happened, who
+        log(level, text, self._name, member.owner, happened, event=happened, name=self._name)
+        return happened, member
 
 
 class BaseGroup(GroupContract):
     """The part of a group without I/O."""
 
     _core: Registry
-    _watch: Watch | None = None
+    _monitor: MemberMonitor | None = None
 
     def __init__(self, core: Registry, spec: Spec, look: float, locks: object) -> None:
         self._core = core
         self._spec = spec
         self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
-        self._look = look
+        self._interval = look
         self._callbacks: Callbacks = {JOINED: [], LEFT: [], FAILED: []}
         self._mine: list[Any] = []
 
@@ -276,38 +276,38 @@ class BaseGroup(GroupContract):
         self._core.check_giving_out()
         self._callbacks[happening].append(callback)
         try:
-            self._watching()
+            self._monitored()
         except BaseException:
             self._callbacks[happening].remove(callback)
             raise
 
-    def _watching(self) -> Roster | None:
+    def _monitored(self) -> Roster | None:
         """The members as the callbacks saw them last; None if that is too old, or there are no callbacks. Starts the
-        watch if there is none: a forked child does not inherit it, and it ends with its event loop."""
+        monitor if there is none: a forked child does not inherit it, and it ends with its event loop."""
         if not any(self._callbacks.values()):
             return None
         core = self._core
         with core.mutex:
-            watch = self._watch
-            begins = (watch is None or watch.gone()) and core.closed is None and core.draining is None
+            monitor = self._monitor
+            begins = (monitor is None or monitor.ended()) and core.closed is None and core.draining is None
             if begins:
-                watch = self._watch = Watch(core, self.name, self._look, self._callbacks)
-        if begins and watch is not None:
+                monitor = self._monitor = MemberMonitor(core, self.name, self._interval, self._callbacks)
+        if begins and monitor is not None:
             try:
-                self._start(watch)
+                self._start(monitor)
             except BaseException:  # no thread can be started, or no loop runs here
-                watch.end()  # so that the next call tries again
+                monitor.end()  # so that the next call tries again
                 raise
         # After a ttl, or if our own membership failed, the other members may have divided the keys anew.
-        return None if watch is None or self._failed() else watch.seen(self._spec.timing.ttl)
+        return None if monitor is None or self._failed() else monitor.recent(self._spec.timing.ttl)
 
     def _failed(self) -> bool:
         """Whether a membership that was acquired here is lost, and no other one is valid."""
         mine = [each for each in self._mine if state_of(each).generation == self._core.generation]
         return any(each.lost_reason is not None for each in mine) and not any(each.valid for each in mine)
 
-    def _start(self, watch: Watch) -> None:
-        """Run the watch in the background, and call its callbacks, until it is over."""
+    def _start(self, monitor: MemberMonitor) -> None:
+        """Run the monitor in the background, and call its callbacks, until it is over."""
         raise NotImplementedError
 
     def _joining(self, data: Any) -> Spec:
@@ -321,7 +321,7 @@ class BaseGroup(GroupContract):
         with self._core.mutex:
             before, self._mine = self._mine, [*(each for each in self._mine if state_of(each).end is None), lease]
         del before  # (a destructor does not run under the mutex)
-        self._watching()
+        self._monitored()
 
     def _leaving(self) -> list[Any]:
         with self._core.mutex:

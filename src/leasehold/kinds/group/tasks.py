@@ -10,7 +10,7 @@ from ...model import LeaseInfo
 from ...tasks.lease import Lease
 from ...tasks.runner import TaskRegistry
 from ..joint.tasks import release_all
-from .membership import BaseGroup, Member, Roster, Watch, leases_of, members
+from .membership import BaseGroup, Member, MemberMonitor, Roster, leases_of, members
 
 
 class Group(BaseGroup):
@@ -39,7 +39,7 @@ class Group(BaseGroup):
 
     async def owner_of(self, key: str | bytes | bytearray | memoryview) -> Member | None:
         self._core.bind()
-        roster = self._watching()
+        roster = self._monitored()
         return (await self.members() if roster is None else roster).owner_of(key)
 
     async def leases_of(self, member: Member) -> list[LeaseInfo]:
@@ -47,20 +47,20 @@ class Group(BaseGroup):
         found = await self._core.drive(leases_of(self._core, member.owner))
         return [each for each in found if each.name != self.name]
 
-    def _start(self, watch: Watch) -> None:
+    def _start(self, monitor: MemberMonitor) -> None:
         self._core.bind()
-        self._core.spawn(_tell(self._core, watch))
+        self._core.spawn(_call_back(self._core, monitor))
 
 
-async def _tell(core: TaskRegistry, watch: Watch) -> None:
+async def _call_back(core: TaskRegistry, monitor: MemberMonitor) -> None:
     try:
-        while not watch.over():
-            for callback, who in await core.drive(watch.changes()):
+        while not monitor.must_stop():
+            for callback, member in await core.drive(monitor.changes()):
                 try:
-                    result = callback(who)
+                    result = callback(member)
                     if inspect.isawaitable(result):
                         await result  # one after the other, so that they stay in order
                 except Exception as error:
                     log(ERROR, "the group callback %r raised an error", callback, exc=error)
     finally:
-        watch.end()
+        monitor.end()

@@ -10,7 +10,7 @@ from ...runtime.thread_start import start_thread
 from ...threads.lease import Lease
 from ...threads.runner import ThreadRegistry
 from ..joint.threads import release_all
-from .membership import BaseGroup, Member, Roster, Watch, leases_of, members
+from .membership import BaseGroup, Member, MemberMonitor, Roster, leases_of, members
 
 
 class Group(BaseGroup):
@@ -37,24 +37,24 @@ class Group(BaseGroup):
         return self._core.drive(members(self._core, self.name))
 
     def owner_of(self, key: str | bytes | bytearray | memoryview) -> Member | None:
-        roster = self._watching()
+        roster = self._monitored()
         return (self.members() if roster is None else roster).owner_of(key)
 
     def leases_of(self, member: Member) -> list[LeaseInfo]:
         found = self._core.drive(leases_of(self._core, member.owner))
         return [each for each in found if each.name != self.name]
 
-    def _start(self, watch: Watch) -> None:
-        start_thread("leasehold-group", _tell, self._core, watch)
+    def _start(self, monitor: MemberMonitor) -> None:
+        start_thread("leasehold-group", _call_back, self._core, monitor)
 
 
-def _tell(core: ThreadRegistry, watch: Watch) -> None:
+def _call_back(core: ThreadRegistry, monitor: MemberMonitor) -> None:
     try:
-        while not watch.over():
-            for callback, who in core.drive(watch.changes()):
+        while not monitor.must_stop():
+            for callback, member in core.drive(monitor.changes()):
                 try:
-                    callback(who)
+                    callback(member)
                 except Exception as error:
                     log(ERROR, "the group callback %r raised an error", callback, exc=error)
     finally:
-        watch.end()
+        monitor.end()

@@ -1,1 +1,1 @@
-"""Leases that stand on other leases: ``all_of`` and ``rlock``."""
+"""Leases that consist of other leases: ``all_of`` and ``rlock``."""

@@ -29,35 +29,35 @@ def gather(core: Registry, specs: Iterable[Spec], timeout: float | None) -> Gath
     specs = list(specs)
     at_once = len(specs) > 1
 
-    def left() -> float | None:
+    def time_left() -> float | None:
         return None if ends is None else max(0.0, ends - core.now())
 
     while True:
-        had: list[BaseLease] = []
+        acquired: list[BaseLease] = []
         try:
             if at_once:
-                together: list[BaseLease] | None = yield specs, left()
+                together: list[BaseLease] | None = yield specs, time_left()
                 if together is not None:
                     return together
             for spec in specs:
-                lease: BaseLease = yield spec, left()
-                had.append(lease)
-            lost = next((lease for lease in had if not lease.valid), None)  # lost while waiting for another name
+                lease: BaseLease = yield spec, time_left()
+                acquired.append(lease)
+            lost = next((lease for lease in acquired if not lease.valid), None)  # lost while waiting for another name
             if lost is None:
-                taken, had = had, []
+                taken, acquired = acquired, []
                 return taken
             if ends is not None and core.now() >= ends:
                 raise AcquireTimeout(
                     f"timed out: {lost.name!r} was lost while waiting for the others: {lost.lost_reason}"
                 )
-            while had:
-                yield had.pop()
+            while acquired:
+                yield acquired.pop()
         except Exception:
-            while had:
-                yield had.pop()
+            while acquired:
+                yield acquired.pop()
             raise
         finally:  # cancelled or interrupted: leave the release to the keeper
-            for lease in had:
+            for lease in acquired:
                 core.settle(release.disown(core, own_state_of(lease)))
 
 
@@ -79,15 +79,15 @@ class BaseAll(Joint):
         return f"<Lease of {self.name} {'held' if self.valid else self.lost_reason or 'released'}>"
 
 
-def give_all(parts: Sequence[BaseLease]) -> Generator[Any, bool, bool]:
+def release_each(parts: Sequence[BaseLease]) -> Generator[Any, bool, bool]:
     """Yields each lease to release. One lease's error does not stop the others; it is raised at the end."""
-    given = True
+    released = True
     failed: StoreError | None = None
     left = list(parts)
     try:
         while left:
             try:
-                given = (yield left[-1]) and given
+                released = (yield left[-1]) and released
             except StoreError as error:
                 failed = error
             left.pop()
@@ -96,4 +96,4 @@ def give_all(parts: Sequence[BaseLease]) -> Generator[Any, bool, bool]:
             release.drop(registry_of(part), own_state_of(part))
     if failed is not None:
         raise failed
-    return given
+    return released

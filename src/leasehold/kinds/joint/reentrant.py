@@ -77,7 +77,7 @@ def not_entered(holds: Holds, key: Any) -> None:
         hold.drop()
 
 
-class BaseEntry(Joint):
+class BaseRLockLease(Joint):
     """One entry into a re-entrant lock: a handle on the lease that is held."""
 
     _hold: Hold

@@ -74,7 +74,7 @@ class AllOf(Lock):
 
 def release_all(leases: Sequence[Lease]) -> Coroutine[Any, Any, bool]:
     """Release each lease. One lease's failure does not stop the others; it is raised at the end."""
-    return await_steps(all_of.give_all(leases), lambda lease: lease.release())
+    return await_steps(all_of.release_each(leases), lambda lease: lease.release())
 
 
 class AllLease(all_of.BaseAll, JointLease):
@@ -103,18 +103,18 @@ class RLock(Lock):
         super().__init__(core, spec, locks)
         self._holds = holds
 
-    def _take(self, timeout: float | None) -> Coroutine[Any, Any, Entry]:
+    def _take(self, timeout: float | None) -> Coroutine[Any, Any, RLockLease]:
         # The task is read here, not in the coroutine: asyncio.wait_for of Python 3.11 awaits it in a task of its own.
         return self._enter(timeout, (self._core.generation, self.name, asyncio.current_task()))
 
-    async def _enter(self, timeout: float | None, key: Any) -> Entry:
+    async def _enter(self, timeout: float | None, key: Any) -> RLockLease:
         holds = self._holds
         try:
             hold = reentrant.enter_again(holds, key)
             if hold is None:
                 root = await self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout)
                 hold = reentrant.Hold(root, holds, key)
-            return Entry(self._core, self._spec, hold)
+            return RLockLease(self._core, self._spec, hold)
         except BaseException:
             reentrant.not_entered(holds, key)
             raise
@@ -123,8 +123,8 @@ class RLock(Lock):
         return f"<leasehold.aio.RLock {self.name!r}>"
 
 
-class Entry(reentrant.BaseEntry, JointLease):
-    """See :class:`leasehold.kinds.joint.reentrant.BaseEntry`."""
+class RLockLease(reentrant.BaseRLockLease, JointLease):
+    """See :class:`leasehold.kinds.joint.reentrant.BaseRLockLease`."""
 
     def __init__(self, core: Any, spec: Spec, hold: reentrant.Hold) -> None:
         super().__init__(core, spec, (hold.root,))

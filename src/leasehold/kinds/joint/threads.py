@@ -78,7 +78,7 @@ class AllOf(Lock):
 
 def release_all(leases: Sequence[Lease]) -> bool:
     """Release each lease. One lease's failure does not stop the others; it is raised at the end."""
-    steps = all_of.give_all(leases)
+    steps = all_of.release_each(leases)
     try:
         return run_steps(steps, lambda lease: lease.release())
     finally:
@@ -111,7 +111,7 @@ class RLock(Lock):
         super().__init__(core, spec, locks)
         self._holds = holds
 
-    def _take(self, timeout: float | None, cancel: threading.Event | None) -> Entry:
+    def _take(self, timeout: float | None, cancel: threading.Event | None) -> RLockLease:
         key = (self._core.generation, self.name, threading.current_thread())
         holds = self._holds
         try:
@@ -119,7 +119,7 @@ class RLock(Lock):
             if hold is None:
                 root = self._core.acquire(Lease, self._spec._replace(on_lost=None), timeout, cancel)
                 hold = reentrant.Hold(root, holds, key)
-            return Entry(self._core, self._spec, hold)
+            return RLockLease(self._core, self._spec, hold)
         except BaseException:
             reentrant.not_entered(holds, key)
             raise
@@ -128,8 +128,8 @@ class RLock(Lock):
         return f"<leasehold.RLock {self.name!r}>"
 
 
-class Entry(reentrant.BaseEntry, JointLease):
-    """See :class:`leasehold.kinds.joint.reentrant.BaseEntry`."""
+class RLockLease(reentrant.BaseRLockLease, JointLease):
+    """See :class:`leasehold.kinds.joint.reentrant.BaseRLockLease`."""
 
     def __init__(self, core: Any, spec: Spec, hold: reentrant.Hold) -> None:
         super().__init__(core, spec, (hold.root,))

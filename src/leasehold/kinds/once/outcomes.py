@@ -194,7 +194,7 @@ def known(core: Registry, name: str, waits: bool, ends: float | None) -> Effects
             limit = min(timing.CALL_LIMIT, max(0.5, ends - core.now()))
 
 
-def look(core: Registry, name: str, wanted: Policy) -> Effects[Outcome | None]:
+def find_recorded(core: Registry, name: str, wanted: Policy) -> Effects[Outcome | None]:
     """The recorded outcome of the version, or None. Raises TooManyOutcomes if there is none and no room for one."""
     recorded = yield from known(core, name, wanted.wait, wanted.ends)
     found = recorded.get(wanted.version)

@@ -40,7 +40,7 @@ class Once(OnceContract):
         core.bind()
         wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
         while True:
-            outcome = await core.drive(outcomes.look(core, self.name, wanted))
+            outcome = await core.drive(outcomes.find_recorded(core, self.name, wanted))
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
             lease = await self._take(wanted)
@@ -58,7 +58,7 @@ class Once(OnceContract):
     ) -> outcomes.Outcome | None:
         core = self._core
         async with lease:
-            outcome = await core.drive(outcomes.look(core, self.name, wanted))
+            outcome = await core.drive(outcomes.find_recorded(core, self.name, wanted))
             while not wanted.is_final(outcome) and lease.valid:
                 with outcomes.MeasuredCall() as call:
                     result = function()

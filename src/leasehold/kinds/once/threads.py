@@ -37,14 +37,14 @@ class Once(OnceContract):
         core = self._core
         wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
         while True:
-            outcome = core.drive(outcomes.look(core, self.name, wanted))
+            outcome = core.drive(outcomes.find_recorded(core, self.name, wanted))
             if outcome is not None and wanted.is_final(outcome):
                 return outcome
             lease = self._take(wanted)
             if lease is None:
                 return core.drive(outcomes.running(core, self.name, wanted))
             with lease:
-                outcome = core.drive(outcomes.look(core, self.name, wanted))
+                outcome = core.drive(outcomes.find_recorded(core, self.name, wanted))
                 while not wanted.is_final(outcome) and lease.valid:
                     with outcomes.MeasuredCall() as call:
                         call.result = function()
