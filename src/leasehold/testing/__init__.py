@@ -1,7 +1,7 @@
-"""What shows that a store keeps every promise, for leasehold's own stores and for yours.
+"""Tests that show whether a store keeps every promise, for leasehold's own stores and for yours.
 
-``leasehold.testing.conformance`` is the suite; it needs pytest, the rest does not. ``docs/testing-a-store.md`` says how
-to run it against a store.
+``leasehold.testing.conformance`` is the suite and needs pytest; the rest does not. ``docs/testing-a-store.md``
+explains how to run it against a store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Threads and tasks behind one face, so that a test is written once.
+"""Threads and tasks behind one interface, so that a test is written once.
 
 ``Threads`` calls leasehold as it is. ``Tasks`` has an event loop in a thread of its own and hands it the calls, one
 task each. Both start calls that wait as a :class:`Job`, which can be cancelled.
@@ -18,11 +18,11 @@ from ..core.lease import current
 from ..errors import AcquireCancelled
 
 PATIENCE = 30.0
-"""How long a test waits for anything that must happen: a guard against hanging, not a measure."""
+"""How long a test waits for what must happen, in seconds: a guard against hanging, not a bound."""
 
 
 class Job:
-    """A call that runs by itself. ``lease`` is what a block has been entered with."""
+    """A call that runs in the background. ``lease`` is the lease of the block that it has entered."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.future: Future[Any] = Future()
@@ -40,7 +40,7 @@ class Job:
 
 
 class Work:
-    """What is to be done once: it notes under which tokens it was begun, and goes on until it may end."""
+    """Work for ``once``: it records the token of each start, and runs until it may end."""
 
     def __init__(self, result: Any = None, ended: bool = False) -> None:
         self.tokens: list[int] = []
@@ -73,7 +73,7 @@ class Threads:
         return list(function(*args))
 
     def gather(self, function: Callable[..., Any], into: list[Any]) -> Job:
-        """Collect what an iterator yields into a list, by itself, until it ends."""
+        """Collect the items of an iterator into a list, in the background, until it ends."""
         return self._start(lambda job: into.extend(function()), lambda: None)
 
     def acquire(self, lock: Any, timeout: float | None) -> Job:
@@ -104,7 +104,7 @@ class Threads:
         return function
 
     def lead(self, election: Any, elected: Callable[[Any], Any]) -> Job:
-        """Stand for election; as the leader call ``elected(term)``; if that returns None, lead until told to stop."""
+        """Be a candidate; as the leader call ``elected(term)``; if that returns None, lead until notified to stop."""
 
         def callback(term: Any) -> Any:
             result = elected(term)
@@ -223,7 +223,7 @@ class Tasks:
         return self.call(lambda: work)
 
     def close(self) -> list[str]:
-        """End the loop. Returns what went wrong in it unseen."""
+        """End the loop. Returns the errors in it that nobody saw."""
 
         async def finish() -> None:
             rest = asyncio.all_tasks() - {asyncio.current_task()}

@@ -1,4 +1,4 @@
-"""Another process that takes leases, told what to do by lines of JSON: ``python -m leasehold.testing.child CONFIG``.
+"""Another process that acquires leases, controlled by lines of JSON: ``python -m leasehold.testing.child CONFIG``.
 
 What only a process of its own can show (death, pauses, fork, signals) starts here. The other end is
 :mod:`leasehold.testing.processes`.
@@ -28,7 +28,7 @@ from .store import open_locks
 
 
 class Child:
-    """Each public method is a command; what it returns is the answer."""
+    """Each public method is a command; its result is the answer."""
 
     def __init__(self, url: str, opener: str | None, side: str, namespace: str) -> None:
         self._api = make_api(side)
@@ -43,11 +43,11 @@ class Child:
         return self.state(name)
 
     def begin(self, name: str, timeout: float | None = None, **options: Any) -> None:
-        """Start to wait."""
+        """Begin to wait."""
         self._waiters[name] = self._locks.lock(name, **options).start(timeout)
 
     def finish(self, name: str) -> dict[str, Any]:
-        """Wait for what was begun."""
+        """Return the result of a wait that has begun."""
         self._leases[name] = self._waiters.pop(name).lease()
         return self.state(name)
 
@@ -72,7 +72,7 @@ class Child:
         return self.state(lease.name)
 
     def stop(self) -> None:
-        """Stop, but not while the keeper is at the store: in a write to an embedded one it would hold up everybody."""
+        """Stop, but not while the keeper uses the store: in a write to an embedded store it would block all others."""
         core = self._locks.real._core
         while core.soonest < float("inf"):  # with what was taken
             time.sleep(0.001)
@@ -83,9 +83,9 @@ class Child:
         return self._leases[name].release()
 
     def work(self, name: str, path: str, gate: str, **options: Any) -> dict[str, Any]:
-        """Raise a fenced counter, once, when a file ``gate`` has come into being; the outcome.
+        """Increment a fenced counter once, when a file ``gate`` exists; return the outcome.
 
-        Who is in the middle of it is in a file beside the gate."""
+        While it runs, its owner is in a file beside the gate."""
         resource = Fenced(path)
 
         def work() -> Any:
@@ -105,7 +105,7 @@ class Child:
         return outcome
 
     def stand(self, name: str, log: str | None = None, **options: Any) -> None:
-        """Stand for election, and lead until told to stop; note in a file when it believed to lead, and as which."""
+        """Be a candidate, and lead until notified to stop; record in a file when it led, and with which token."""
         self._election = self._locks.election(name, **options)
         self._election.start()
         if log is not None:
@@ -121,7 +121,7 @@ class Child:
                 time.sleep(0.005)
 
     def partition(self, on: bool) -> None:
-        """Lose whatever is sent to the store, or no longer."""
+        """Lose everything that is sent to the store, or stop losing it."""
         faults = self._locks.faults()
         if on:
             faults.lose_request("*", noticed_after=0.2)
@@ -129,7 +129,7 @@ class Child:
             faults.mend()
 
     def terms(self) -> list[dict[str, Any]]:
-        """Of each term that it has had: its token, and whether it leads now."""
+        """The token of each term so far, and whether it leads now."""
         return [{"token": term.token, "leads": term.valid} for term in self._election.terms]
 
     def join(self, name: str, data: Any, **options: Any) -> int:
@@ -149,7 +149,7 @@ class Child:
         return self._outliving.end()
 
     def interrupt(self, name: str) -> str:
-        """Wait for ``name`` in the main thread until Ctrl-C. There is an answer before that: when it may come."""
+        """Wait for ``name`` in the main thread until Ctrl-C. Answers first: from then on Ctrl-C may come."""
 
         signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that run in the background have it ignored
         locks = self._open()
@@ -170,7 +170,7 @@ class Child:
         return "nothing"
 
     def leak(self, name: str) -> None:
-        """Take a lease in a function that ends without giving it back, and forget its ``Locks`` too."""
+        """Acquire a lease in a function that ends without releasing it, and forget its ``Locks`` too."""
         if self._api.side == "threads":
             self._leak = self._open().lock(name, ttl=30).acquire()
             del self._leak
@@ -178,7 +178,7 @@ class Child:
             asyncio.run(_leak(self._open(), name))
 
     def forget_to_close(self) -> None:
-        """End without closing anything, as programs do."""
+        """End without closing anything."""
         self.forgetful = True
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""A counter that many processes raise under a lease, the resource that guards it, and the check of their history.
+"""A counter that many processes increment under a lease, the resource that guards it, and the check of their history.
 
-The resource is a file that accepts a write only with a token that is not lower than the highest it has seen; its own
-short ``flock`` makes that atomic. Everybody logs what they did; :func:`check_history` judges it.
+The resource is a file that accepts a write only with a token that is not lower than the greatest it has seen; a short
+``flock`` makes that atomic. Each process logs its steps; :func:`check_history` judges them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .history import Record, Resource, assert_clean
 
 
 class Fenced:
-    """``{"value", "token", "log"}`` in a file. ``write`` returns False when the token is too old."""
+    """``{"value", "token", "log"}`` in a file. ``write`` returns False if the token is too old."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -46,9 +46,9 @@ class Fenced:
 
 
 def count(locks: Locks, name: str, path: str, rounds: int, ttl: float) -> list[dict[str, Any]]:
-    """Raise the counter ``rounds`` times. Returns the history: who, token, when asked, when had, whether written.
+    """Increment the counter ``rounds`` times. Returns the history: owner, token, times, and whether it was written.
 
-    ``ran_out`` says of what was not written that it stood still for longer than its term."""
+    ``ran_out``: the process was paused for longer than its term, which explains a refused write."""
     lock = locks.lock(name, ttl=ttl)
     resource = Fenced(path)
     history = []

@@ -22,11 +22,11 @@ from ..errors import StoreError, StoreUnavailable
 
 SLICE = 0.05
 QUICK = 0.02
-"""How long a lost call takes to be noticed, unless the test says otherwise."""
+"""After how many seconds a lost call is noticed, by default."""
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong with a call: waits before and after it, and whether it gets there and back."""
+    """One fault of a call: waits before and after it, and whether request and answer arrive."""
 
     before: float = 0.0
     sent: bool = True
@@ -35,7 +35,7 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """What goes wrong from now on. ``calls`` counts the operations that were asked for."""
+    """The faults from now on. ``calls`` counts the operations of the core."""
 
     def __init__(self) -> None:
         self._rules: dict[str, tuple[Fault, float]] = {}
@@ -46,10 +46,10 @@ class Faults:
         self._settled = threading.Condition(self._mutex)
         self.calls: Counter[str] = Counter()
         self.latency = 0.0
-        """What every call takes on top of the store's own time, half of it on the way there."""
+        """Seconds that every call takes in addition to the store's time, half of them on the way to the store."""
         self.deaf = False
         self.no_push = False
-        """Whether the driver says that it cannot listen, so that waiters poll."""
+        """Whether the driver reports that it cannot listen, so that waiters poll."""
 
     def lose_request(self, operation: str = "*", times: float = float("inf"), noticed_after: float = QUICK) -> None:
         self._set(operation, Fault(noticed_after, sent=False), times)
@@ -64,25 +64,25 @@ class Faults:
         self._set(operation, Fault(after=seconds), times)
 
     def cut(self, operation: str, after: int) -> None:
-        """Lose the connection in the middle of the next such operation: after so many of its requests were answered."""
+        """Lose the connection during the next such operation: after that many of its requests were answered."""
         with self._mutex:
             self._cuts[operation] = after
 
     def die(self) -> None:
-        """As if the process was gone: nothing reaches the store, no ring arrives, until ``mend``.
+        """As if the process had died: no request and no wake-up arrives until ``mend``.
 
-        Not in the middle of a call: a waiter that is about to be answered could still become the holder."""
+        Not during a call: a waiter that is about to be answered could still become the holder."""
         self.deaf = True
         self._set("*", Fault(QUICK, sent=False), float("inf"))
         self.settle()
 
     def settle(self) -> None:
-        """Until no call is under way that a rule which was just made does not know."""
+        """Wait until every call that began before the newest rule has ended."""
         with self._settled:
             self._settled.wait_for(lambda: not self._under_way, timeout=30.0)
 
     def mend(self) -> None:
-        """All is well again; calls that hang fail now."""
+        """Remove all faults; calls that hang fail now."""
         with self._mutex:
             self._rules.clear()
             self._mended.set()
@@ -102,7 +102,7 @@ class Faults:
             self._rules[operation] = (fault, times)
 
     def cut_off(self, operation: str, steps: Steps[T]) -> Steps[T]:
-        """The steps of an operation, as far as they get."""
+        """The steps of an operation, up to the fault."""
         with self._mutex:
             left = self._cuts.pop(operation, None)
         if left is None:
@@ -125,7 +125,7 @@ class Faults:
         raise StoreUnavailable(f"the connection was cut in the middle of {operation}")
 
     def take(self, operation: str) -> Fault | None:
-        """What happens to this call."""
+        """The fault of this call."""
         with self._mutex:
             self._under_way += 1
             self.calls[operation] += 1
@@ -139,7 +139,7 @@ class Faults:
             return fault
 
     def done(self) -> None:
-        """A call that was taken has ended."""
+        """Note that a call has ended."""
         with self._settled:
             self._under_way -= 1
             self._settled.notify_all()
@@ -161,7 +161,7 @@ def install_into(core: Any) -> Faults:
 
 
 class Named(Store):
-    """A store whose operations are generators that bear the operation's name, so that a driver can tell them."""
+    """A store whose operations are generators with the operation's name, so that a driver can distinguish them."""
 
     def __init__(self, inner: Store, faults: Faults) -> None:
         self.inner = inner
@@ -205,7 +205,7 @@ class Named(Store):
 
 
 class _Faulty:
-    """What both faulty drivers have in common: everything that needs no waiting is passed on."""
+    """The part that both faulty drivers share: what does not wait is passed on."""
 
     def __init__(self, inner: Any, faults: Faults) -> None:
         self.inner = inner
@@ -227,7 +227,7 @@ class _Faulty:
         self.inner.after_fork()
 
     def _parts(self, steps: Steps[Any], limit: float) -> tuple[Fault, float, Callable[[], StoreUnavailable]]:
-        """The fault, how long to wait before the call, and what is raised when it did not come through."""
+        """The fault, how long to wait before the call, and the error to raise if it is lost."""
         name: str = getattr(steps, "__name__", "")
         half = self.faults.latency / 2
         fault = self.faults.take(name) or Fault(before=half, after=half)

@@ -1,4 +1,4 @@
-"""What a test child does when it forks in its turn: the grandchild uses the ``Locks`` that it inherited."""
+"""A test child that forks: the grandchild uses the ``Locks`` that it inherited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .handles import Locks
 
 
 def both_sides(side: str, work: Callable[[Callable[..., Awaitable[Any]]], Awaitable[Any]]) -> Any:
-    """Run ``work(call)`` in the grandchild, where ``await call(function, …)`` calls leasehold, whichever side it is."""
+    """Run ``work(call)`` in the grandchild, where ``await call(function, …)`` calls leasehold, of either side."""
 
     async def call(function: Callable[..., Any], *args: Any) -> Any:
         found = function(*args)
@@ -26,7 +26,7 @@ def both_sides(side: str, work: Callable[[Callable[..., Awaitable[Any]]], Awaita
 
 
 def fork_and_use(locks: Locks, name: str, other: str, ttl: float) -> dict[str, Any]:
-    """Hold ``name`` and fork; the grandchild says what it sees of it, and what it can do with the same ``Locks``."""
+    """Hold ``name`` and fork; the grandchild reports what it sees of it, and what it can do with the same ``Locks``."""
     lease = locks.lock(name, ttl=ttl).acquire()
     read, write = os.pipe()
     pid = os.fork()
@@ -55,7 +55,7 @@ def fork_and_use(locks: Locks, name: str, other: str, ttl: float) -> dict[str, A
 
 
 class Outliving:
-    """A grandchild that takes ``first`` with the inherited ``Locks``, and ``second`` once the parent has closed it."""
+    """A grandchild that acquires ``first`` with the inherited ``Locks``, and ``second`` after the parent closed it."""
 
     def __init__(self, locks: Locks, first: str, second: str) -> None:
         locks.lock(first).acquire().release()  # so that there is something to inherit
@@ -85,7 +85,7 @@ class Outliving:
         self._read(1)
 
     def end(self) -> str:
-        """Let it release both and end: "+" for each that was still its own."""
+        """Release both and end: "+" for each lease that was still held."""
         os.write(self._go[1], b"1")
         released = self._read(2)
         os.wait()

@@ -1,4 +1,4 @@
-"""``Locks``, ``Lock`` and ``Lease`` as a test sees them: the same for threads and asyncio, nothing awaited."""
+"""``Locks``, ``Lock`` and ``Lease`` for tests: the same for threads and asyncio, nothing awaited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .faults import Faults, install
 
 
 def eventually(true: Callable[[], Any], within: float = PATIENCE, what: str = "") -> Any:
-    """Look until it is so; an assertion error when it isn't in time."""
+    """Wait until the condition is true; AssertionError if it is not true in time."""
     ends = time.monotonic() + within
     while True:
         last = time.monotonic() >= ends  # before it looks: a look that takes long is not the last one
@@ -30,8 +30,8 @@ def eventually(true: Callable[[], Any], within: float = PATIENCE, what: str = ""
 
 
 def in_time(act: Callable[[], float], bound: float, tries: int = 5) -> None:
-    """``act`` says how long it took, which is ``bound`` at most; of a machine that stands still for a while now and
-    then, the best of a few tries."""
+    """Assert that ``act``, which returns how long it took, took at most ``bound`` seconds: the best of a few tries,
+    since a machine may stall."""
     took = [act()]
     while min(took) > bound:
         assert len(took) < tries, f"longer than {bound:g} s each time: {took}"
@@ -39,8 +39,8 @@ def in_time(act: Callable[[], float], bound: float, tries: int = 5) -> None:
 
 
 def times_out(wait: Callable[[], Any], tries: int = 5) -> AcquireTimeout:
-    """``wait`` ends with AcquireTimeout, which is returned; of a machine that stands still for as long as the last call
-    may take, with StoreUnavailable now and then."""
+    """Assert that ``wait`` raises AcquireTimeout, and return it. On a machine that stalls for as long as the last call
+    may take, ``wait`` may raise StoreUnavailable; then try again."""
     for _ in range(tries):
         try:
             wait()
@@ -53,7 +53,7 @@ def times_out(wait: Callable[[], Any], tries: int = 5) -> AcquireTimeout:
 
 
 class Lease:
-    """One holding. Everything that is not here is the real one's: ``token``, ``valid``, ``remaining`` …"""
+    """One holding. What is not defined here is passed on to the real lease: ``token``, ``valid``, ``remaining`` …"""
 
     def __init__(self, api: Api, real: Any) -> None:
         self.api = api
@@ -71,8 +71,8 @@ class Lease:
         return bool(self.api.call(self.real.release))
 
     def let_go(self) -> bool:
-        """As ``release``, of a lease so short that a store on a busy machine takes longer to answer than it lasts. Then
-        the keeper goes on with it, and nobody knows that it was ours to the end: False."""
+        """As ``release``, for a lease so short that a store on a busy machine may answer after its end. Then the keeper
+        retries the release, and the result is False."""
         try:
             return self.release()
         except StoreUnavailable:
@@ -91,20 +91,20 @@ class Lease:
         return self.api.wait_lost(self.real, timeout)
 
     def has_whole_term(self) -> bool:
-        """Wait until it has more than the first term that another's release may have granted; False when that ran out
-        before, on a machine that stood still."""
+        """Wait until the lease has more than the first term that a release may have granted. False if the first term
+        expired before, because the machine stalled."""
         eventually(lambda: self.real.remaining > FIRST_TERM or self.ran_out(), what="it is had for its whole ttl")
         return not self.ran_out()
 
     def ran_out(self) -> bool:
-        """Whether its last term is over by the clock: who stood still for so long has lost it, and by no fault.
+        """Whether the last term is over by the clock: a process that stalled for so long has rightly lost the lease.
 
         One that another's release has granted begins with a first term, which is short, whatever its ttl."""
         return bool(clock.now() >= state_of(self.real).deadline)
 
 
 class Lock:
-    """A name to contend for."""
+    """A lock."""
 
     def __init__(self, api: Api, real: Any) -> None:
         self.api = api
@@ -121,16 +121,16 @@ class Lock:
         return bool(self.api.call(self.real.locked))
 
     def start(self, timeout: float | None = None) -> Waiter:
-        """Begin to acquire, by itself."""
+        """Begin to acquire, in the background."""
         return Waiter(self.api, self.api.acquire(self.real, timeout))
 
     def block(self, ended: Callable[[Any], bool]) -> Job:
-        """Enter a block, by itself, and leave it when ``ended(lease)`` is true. ``job.lease`` is set inside."""
+        """Enter a block in the background, and leave it when ``ended(lease)`` is true. ``job.lease`` is set inside."""
         return self.api.block(self.real, ended)
 
 
 class Waiter:
-    """An acquire that is under way."""
+    """An acquire in the background."""
 
     def __init__(self, api: Api, job: Job) -> None:
         self.api = api
@@ -151,7 +151,7 @@ class Waiter:
 
 
 class Election:
-    """A candidate. ``terms`` are those that it has had."""
+    """A candidate. ``terms`` are its terms so far."""
 
     def __init__(self, api: Api, real: Any) -> None:
         self.api = api
@@ -167,7 +167,7 @@ class Election:
         return bool(self.terms and self.terms[-1].valid and self.real.is_leader)
 
     def start(self, elected: Callable[[Any], Any] = lambda term: None) -> Job:
-        """Stand, by itself, and lead until told to stop, unless ``elected(term)`` returns something."""
+        """Be a candidate in the background, and lead until notified to stop, or ``elected(term)`` returns a value."""
 
         def begin(term: Any) -> Any:
             self.terms.append(term)
@@ -199,7 +199,7 @@ class Once:
         return self.api.call(self.real.run, function, timeout)
 
     def start(self, function: Callable[[], Any]) -> Job:
-        """Run, by itself; ``function`` waits without holding up the loop when it returns a future of this handle."""
+        """Run in the background; if ``function`` returns a future of this handle, the loop is not blocked."""
         return self.api.start(self.real.run, function)
 
     def outcome(self) -> Any:
@@ -210,7 +210,7 @@ class Once:
 
 
 class Group:
-    """Members of one name. ``seen`` is what the callbacks were told."""
+    """Members of one name. ``seen`` has the calls of the callbacks."""
 
     def __init__(self, api: Api, real: Any) -> None:
         self.api = api
@@ -299,18 +299,18 @@ class Locks:
         return found
 
     def start_drain(self, grace: float) -> Job:
-        """Begin to drain, by itself."""
+        """Begin to drain, in the background."""
         return self.api.start(self.real.drain, grace)
 
     def close(self) -> None:
         self.api.call(self.real.close)
 
     def faults(self) -> Faults:
-        """From now on, what lies between this ``Locks`` and its store can be made to fail."""
+        """From now on, faults can be injected between this ``Locks`` and its store."""
         return install(self.real)
 
     def stop_the_timer(self) -> None:
-        """Let nobody mark what is past its deadline: what is told from now on is computed, or wrong."""
+        """Stop the timer from marking expired leases: every later answer must be computed from the clock."""
         core = self.real._core
 
         def nothing() -> None:

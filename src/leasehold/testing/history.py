@@ -1,8 +1,8 @@
 """The history of leases under test, and its judge. Simulation, chaos and users' own tests share it.
 
-Everybody who takes leases writes down what they did, a :class:`Record` each, on one clock (CLOCK_MONOTONIC is the same
-for all processes of a machine); the resource that they write to keeps a log of its own. :func:`check` compares the two
-and returns what must not have happened. It knows nothing of leasehold: a history of any lock can be judged.
+Each process under test adds a :class:`Record` for every step, on one clock (CLOCK_MONOTONIC is the same for all
+processes of a machine). The resource that they write to keeps a log of its own. :func:`check` compares the two and
+returns what must not have happened. It does not depend on leasehold: it can judge a history of any lock.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ Holding = tuple[int, str]
 """Token and owner."""
 NEVER = float("inf")
 LATE = 0.05
-"""How late after its deadline a loss may be told."""
+"""How long after its deadline a holder may be notified of a loss, in seconds."""
 
 
 class Record(NamedTuple):
-    """One thing that somebody did, between ``invoked`` and ``returned``."""
+    """One step of a process, between ``invoked`` and ``returned``."""
 
     op: str
-    """What was done, and with which ``outcome``:
+    """The operation. Its ``outcome`` is one of those named here:
 
-    - ``acquire``: granted, or busy, unknown, cancelled (then it may hold nothing ``limit`` seconds later);
-    - ``check``: valid or invalid, what the lease said of itself; ``stored`` is the token that the store had then;
-    - ``renew``: renewed or refused or unknown;
-    - ``release``: released or refused or unknown (with a ``limit``, its ``ask`` holds nothing so many seconds later);
-    - ``write``: accepted, refused or unknown, to the resource of that name; ``begin``: one is about to be made;
-    - ``lost``: the loss was told at ``returned``; ``invoked`` is the deadline, or when it was lost before that;
-    - ``seen``: a look into the store found ``ask`` holding the name;
-    - ``queued``: ``ask``, first made at ``invoked``, had its place in the queue, or the lease, at ``returned``. Only of
-      those who keep to the queue;
-    - ``over``: whoever made ``ask`` is no more, or has no more to do with it: it holds nothing ``limit`` seconds later;
-    - ``broken``: an operator has broken this holding, which the store had for ``limit`` more seconds: it is not renewed
-      from then on. ``by force``: it was ended at once, and its holder may not have heard yet; else ``told``;
-    - ``gone``: somebody was told that this holding has ended, as a member that has left or failed;
-    - ``done``: with this holding was done what is to be done once, with that ``outcome``; said by all who hear of it;
-    - ``took``: what was to be had from ``invoked`` on was had at ``returned``, ``limit`` seconds allowed;
-    - ``left``: something was left over afterwards: ``outcome`` says what;
-    - ``fault``: what was done to whom; not judged.
+    - ``acquire``: granted; or busy, unknown or cancelled (then ``ask`` must hold nothing ``limit`` seconds later);
+    - ``check``: valid or invalid, as the lease reported; ``stored`` is the token that the store had at that time;
+    - ``renew``: renewed, refused or unknown;
+    - ``release``: released, refused or unknown (with a ``limit``, ``ask`` must hold nothing that many seconds later);
+    - ``write``: accepted, refused or unknown, by the resource of that name; ``begin``: a write is about to start;
+    - ``lost``: the holder was notified of the loss at ``returned``; ``invoked`` is when the lease was lost;
+    - ``seen``: a probe of the store found that ``ask`` holds the name;
+    - ``queued``: ``ask``, first made at ``invoked``, had its place in the queue, or the lease, at ``returned``. Only
+      for waiters that do not overtake;
+    - ``over``: the process that made ``ask`` has died or given up: ``ask`` must hold nothing ``limit`` seconds later;
+    - ``broken``: an operator broke this holding, which the store would have kept for ``limit`` more seconds: it must
+      not be renewed. ``by force``: it ended at once, before its holder was notified; otherwise ``told``;
+    - ``gone``: a process was notified that this holding has ended: a member has left or failed;
+    - ``done``: work that is done once was done under this holding, with that ``outcome``;
+    - ``took``: a name that was free at ``invoked`` was acquired at ``returned``; at most ``limit`` seconds are allowed;
+    - ``left``: something was left over at the end: ``outcome`` says what;
+    - ``fault``: a fault was injected; not judged.
     """
     name: str
     owner: str = ""
@@ -56,7 +56,7 @@ class Record(NamedTuple):
     limit: float | None = None
     stored: int | None = None
     weight: int = 1
-    """Of a grant: how much of the name's ``limit`` it takes. A writer takes all of it."""
+    """For a grant: its share of the name's ``limit``. A writer takes all of it."""
 
 
 OUTCOMES = {
@@ -71,6 +71,8 @@ OPS = {*OUTCOMES, "begin", "lost", "seen", "queued", "over", "gone", "done", "to
 
 
 class Violation(NamedTuple):
+    """A broken rule: its name, the lease's name, and what happened."""
+
     rule: str
     name: str
     text: str
@@ -80,14 +82,14 @@ class Violation(NamedTuple):
 
 
 class Resource(NamedTuple):
-    """What a fenced counter ended with: its value, and each accepted write in order, as (token, owner)."""
+    """The final state of a fenced counter: its value, and each accepted write in order, as (token, owner)."""
 
     value: int
     log: Sequence[tuple[int, str]]
 
 
 class History:
-    """Collects records, from any thread; with a path also as lines of JSON, each written at once."""
+    """Collects records, from any thread. With ``path`` it also appends each record to that file, as a line of JSON."""
 
     def __init__(self, path: str | Path | None = None, now: Callable[[], float] = time.monotonic) -> None:
         self.records: list[Record] = []
@@ -96,7 +98,7 @@ class History:
         self._file = open(path, "a", buffering=1) if path is not None else None  # noqa: SIM115
 
     def add(self, op: str, name: str, **fields: Any) -> Record:
-        """Note something. What is not given: ``returned`` is now, ``invoked`` the same."""
+        """Add a :class:`Record` of ``op`` on ``name``. Default for ``returned``: now; for ``invoked``: ``returned``."""
         fields.setdefault("returned", self.now())
         fields.setdefault("invoked", fields["returned"])
         record = Record(op, name, **fields)
@@ -107,6 +109,7 @@ class History:
         return record
 
     def close(self) -> None:
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -118,7 +121,7 @@ class History:
 
 
 def load(paths: Iterable[str | Path]) -> list[Record]:
-    """The records of several files, in order of time. A line that was cut off by a kill is left out."""
+    """The records of several files, in order of time. A line that a kill cut off is ignored."""
     lines = [line for path in paths for line in Path(path).read_text().splitlines(keepends=True)]
     records = [Record(*json.loads(line)) for line in lines if line.endswith("\n")]
     return sorted(records, key=lambda record: record.returned)
@@ -134,13 +137,28 @@ def check(
     limit: int | Mapping[str, int] = 1,
     late: float = LATE,
 ) -> list[Violation]:
-    """What must not have happened. Empty when all is well.
+    """Return the broken rules; an empty list if there are none.
 
-    ``exclusive=False`` leaves out what nobody promises when the store has forgotten what it acknowledged; the order of
-    tokens, what a lease says of itself and the resource are judged all the same. ``careful``: nobody writes who has
-    been told that the lease is lost. ``in_turn``: nobody is overtaken in the queue; whoever was away for longer than a
-    place lasts may have been. ``limit``: how many may hold a name at once, or that for each name which is not a lock. A
-    record that means nothing to this is a ValueError.
+    Args:
+        history: the records, in any order.
+        resources: the final state of each resource, by name. Default: none.
+        exclusive: False: do not judge exclusion, for a store that lost what it had acknowledged. Default: True.
+        careful: judge that no holder writes after it was notified of the loss. Default: False.
+        in_turn: judge that no waiter was overtaken in the queue. A waiter that was paused for longer than its place
+            lasts may be overtaken. Default: False.
+        limit: how many may hold a name at once, or a mapping of that by name. Default: 1.
+        late: how long after its deadline a holder may be notified of a loss, in seconds. Default: 0.05.
+
+    Raises:
+        ValueError: a record has an unknown operation or outcome.
+
+    Example::
+
+        from leasehold.testing.history import History, check
+
+        history = History()
+        history.add("acquire", "x", owner="a", token=1, outcome="granted")
+        assert check(history) == []
     """
     names: dict[str, list[Record]] = defaultdict(list)
     for record in history:
@@ -173,7 +191,8 @@ def check(
 
 
 def assert_clean(history: Iterable[Record], resources: Mapping[str, Resource] | None = None, **options: Any) -> None:
-    """As :func:`check`, as an assertion."""
+    """Raise AssertionError if :func:`check` finds a broken rule. ``history`` and ``resources`` are as there,
+    ``options`` the other options of :func:`check`."""
     found = check(history, resources, **options)
     assert not found, "\n".join(map(str, found))
 
@@ -197,8 +216,8 @@ class _Judge:
         self.grants = [each for each in self.of("acquire") if each.outcome == "granted"]
         self.found = found
         self.forced = {each.token: each.returned for each in self.of("broken") if each.outcome == "by force"}
-        """When which token was taken from its holder by force: the one exception to exclusion, until that one hears of
-        it, at its deadline at the latest (see ``breaks``)."""
+        """When a lease was broken by force, by token: the only exception to exclusion, until its holder is notified, at
+        its deadline at the latest (see ``breaks``)."""
 
     def of(self, op: str) -> list[Record]:
         return [each for each in self.records if each.op == op]
@@ -207,7 +226,7 @@ class _Judge:
         self.found.append(Violation(rule, self.name, text))
 
     def tokens(self) -> None:
-        """A token has one grant; a grant that was asked for after another had returned has the higher token."""
+        """A token has one grant. A grant that was asked for after another had returned has the greater token."""
         owners: dict[int, str] = {}
         for grant in self.grants:
             if grant.token in owners:
@@ -223,8 +242,8 @@ class _Judge:
                 self.bad("token order", f"{grant.owner} got token {grant.token} after {highest} had been given")
 
     def ended(self) -> None:
-        """What has ended is not valid again, nor renewed: by its own word, a loss that was told, a clean release, or
-        because the store refused to renew it or to take it back."""
+        """A lease that has ended is not valid again, nor renewed. It has ended when it reported so, when its loss was
+        notified, when it was released, and when the store refused to renew or release it."""
         over: dict[Holding, float] = {}
         for each in self.records:
             holding = (each.token, each.owner)
@@ -235,7 +254,7 @@ class _Judge:
                 over.setdefault(holding, each.returned)
 
     def departures(self) -> None:
-        """Who is said to have gone holds nothing any more."""
+        """A member that was reported as gone holds nothing."""
         gone: dict[Holding, float] = {}
         for each in self.records:
             holding = (each.token, each.owner)
@@ -245,7 +264,7 @@ class _Judge:
                 self.bad("not gone", f"{each.owner} holds token {each.token} after others were told that it has gone")
 
     def breaks(self) -> None:
-        """What was broken is not renewed, so that it is valid no longer than the store would have kept it then."""
+        """A broken lease is not renewed, so it is valid no longer than the store would have kept it."""
         until: dict[int, float] = {}
         for each in self.of("broken"):
             if each.limit is not None:
@@ -256,7 +275,7 @@ class _Judge:
                 self.bad("revived", f"{each.owner} holds token {each.token}, which was broken, {late:.3f} s too long")
 
     def turns(self) -> None:
-        """Whoever asked after another had its place is granted the name after that one."""
+        """A waiter that asked after another waiter had its place is granted the name after that waiter."""
         tokens = {each.ask: each.token for each in self.grants}
         queued = [each for each in self.of("queued") if each.ask in tokens]  # by when they had their places
         highest, before = 0, iter(queued)
@@ -270,10 +289,11 @@ class _Judge:
                 self.bad("out of turn", f"{each.ask} got token {tokens[each.ask]}; {late}")
 
     def exclusion(self, limit: int) -> None:
-        """No more leases are valid at once than may be; and what says that it is valid is in the store.
+        """No more leases are valid at once than ``limit``, and a valid lease is in the store.
 
-        A lease that was valid was so since it was granted; if its grant is not known, since its first check. Each
-        instant is taken where it proves least: a span is from the return of the first to the invocation of the last.
+        A valid lease has been valid since its grant; if its grant is not known, since its first check. Of each
+        operation the time counts that proves least: a span begins when the first returned and ends when the last was
+        invoked.
         """
         spans: dict[Holding, tuple[float, float]] = {
             (grant.token, grant.owner): (grant.returned, -NEVER) for grant in self.grants
@@ -314,7 +334,7 @@ class _Judge:
                 self.bad("overlap", f"valid at {at:.3f} for {who}")
 
     def theft(self) -> None:
-        """Nothing is renewed or released once another has been granted the name."""
+        """No lease is renewed or released after another holder was granted the name."""
         for each in self.records:
             if (each.op, each.outcome) not in (("renew", "renewed"), ("release", "released")):
                 continue
@@ -324,7 +344,7 @@ class _Judge:
                 self.bad("theft", f"{each.owner} {each.outcome} token {each.token} at {each.invoked:.3f}, when {to}")
 
     def losses(self, late: float) -> None:
-        """A loss is told once, soon, and never after a clean release. It is told to whoever lives on to find it out."""
+        """A holder that lives is notified of a loss: once, in time, and never after a clean release."""
         told: set[Holding] = set()
         released = {
             (each.token, each.owner): each.returned for each in self.of("release") if each.outcome == "released"
@@ -345,15 +365,15 @@ class _Judge:
             self.bad("lost untold", f"{owner} found that token {token} was no longer valid, and was never told")
 
     def late_writes(self) -> None:
-        """Nobody writes after having been told."""
+        """No holder writes after it was notified of the loss."""
         told = {(each.token, each.owner): each.returned for each in self.of("lost")}
         for each in self.of("write"):
             if told.get((each.token, each.owner), NEVER) < each.invoked:
                 self.bad("write after loss", f"{each.owner} wrote with token {each.token} after it was lost")
 
     def maybes(self) -> None:
-        """An acquire that did not succeed, what was given back and what the dead have held: of these nothing is in the
-        store after their ``limit``."""
+        """A failed acquire, a released lease and a lease of a dead process are no longer in the store after their
+        ``limit``."""
         over: dict[str, list[Record]] = defaultdict(list)
         for each in self.records:
             ends = each.op in ("release", "over") or (each.op == "acquire" and each.outcome != "granted")
@@ -367,7 +387,7 @@ class _Judge:
                     self.bad("not settled", f"{ended.owner or ended.ask} {what}, and still holds {since:.3f} s later")
 
     def ends(self) -> None:
-        """What was free was taken in time; nothing is left over."""
+        """A free name was acquired in time; nothing is left over."""
         for each in self.of("took"):
             took = each.returned - each.invoked
             if each.limit is not None and took > each.limit:
@@ -376,14 +396,14 @@ class _Judge:
             self.bad("left over", each.outcome)
 
     def done(self) -> None:
-        """What is done once has one outcome."""
+        """Work that is done once has one outcome."""
         said = {(each.token, each.outcome): each for each in self.of("done")}
         if len(said) > 1:
             who = ", ".join(f"{each.owner} (token {each.token}, {each.outcome})" for each in said.values())
             self.bad("done twice", f"by {who}")
 
     def resource(self, resource: Resource) -> None:
-        """The resource's tokens never go down and are whose they were; no write is lost or invented."""
+        """The resource's tokens never decrease and match their owners; no write is lost or invented."""
         owners = {grant.token: grant.owner for grant in self.grants}
         highest, holder = 0, ""
         for token, owner in resource.log:

@@ -1,6 +1,6 @@
-"""What the fixture ``leases`` gives: every ``Locks`` that a test makes meanwhile is in memory, and at its mercy.
+"""The fixture ``leases``: each ``Locks`` of the test is in memory, and the test controls its time and faults.
 
-Time is the machine's plus what the test has added: waits and timeouts work as ever, and 20 minutes can pass at once.
+Time is the machine's plus what the test has added: waits and timeouts work as usual, and 20 minutes can pass at once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 LOST = "the test says so"
 PATIENCE = 30.0
-"""How long a keeper has, by the machine's time, to get on with what an advance made due."""
+"""How many seconds, of the machine's time, a keeper has for the renewals that an advance made due."""
 
 
 class Clock:
-    """Seconds of the machine, and those that were added."""
+    """The machine's clock plus the seconds that the test has added."""
 
     def __init__(self) -> None:
         self.added = 0.0
@@ -51,7 +51,7 @@ class Clock:
 
 
 class _Noted:
-    """A store that tells what was renewed and released in it."""
+    """A store that records renewals and releases."""
 
     def __init__(self, core: Registry, note: Callable[..., None]) -> None:
         self._inner: Store = core.store
@@ -77,12 +77,12 @@ class _Noted:
 
 
 def _parts(lease: BaseLease) -> list[LeaseState]:
-    """The states of the leases that it stands on; of a plain lease, its own."""
+    """The states of the leases that it consists of; of a plain lease, its own."""
     return [own_state_of(part) for part in parts_of(lease)]
 
 
 def _who() -> object:
-    """The task that runs this, or else the thread."""
+    """The current task, or the current thread outside of tasks."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -91,13 +91,23 @@ def _who() -> object:
 
 
 class Leases:
-    """The world of one test. ``history`` has every grant, check, renewal, release and loss; add your own writes."""
+    """What the fixture ``leases`` is: control over all ``Locks`` in memory that this test creates.
+
+    ``history`` has every grant, check, renewal, release and loss; add your own writes to it. ``clock`` is the clock of
+    these ``Locks``. ::
+
+        def test_lease_survives_twenty_minutes(leases):
+            with leasehold.connect() as locks, locks.lock("report") as lease:
+                leases.advance(1200)
+                assert lease.valid
+            leases.check()
+    """
 
     def __init__(self) -> None:
         self.clock = Clock()
         self.history = History(now=self.clock.now)
         self._faults: weakref.WeakKeyDictionary[Registry, Faults] = weakref.WeakKeyDictionary()
-        self._cuts: list[Sequence[Registry] | None] = []  # one for each partition that lasts; None cuts off everybody
+        self._cuts: list[Sequence[Registry] | None] = []  # one for each current partition; None cuts off all
         self._mutex = threading.RLock()
         self._limits: dict[str, int] = {}
         self._places: dict[str, str] = {}
@@ -105,7 +115,7 @@ class Leases:
 
     @contextmanager
     def installed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-        """For as long as this lasts, what ``connect`` makes of ``memory://`` (and of no URL) lives here."""
+        """While this lasts, ``connect`` opens ``memory://`` (and no URL) here. ``monkeypatch`` is pytest's fixture."""
         make, add, end, lose_after_release = Registry.__init__, Registry.add, Registry.end, Registry.lose_after_release
         renew, probe = keeper._renew_batch, keeper._probe
         check, valid = BaseState.check, BaseLease.valid.fget  # type: ignore[attr-defined]
@@ -126,7 +136,7 @@ class Leases:
                 self._note_grant(core, state)
 
         def end_here(core: Registry, state: LeaseState, reason: str) -> bool:
-            at = self.clock.now()  # before anybody can learn of it and act on it
+            at = self.clock.now()  # before anything can react to it
             ended = end(core, state, reason)
             if ended and reason != RELEASED:
                 self._note_loss(core, state, at)
@@ -154,7 +164,7 @@ class Leases:
             self._note_check(lease, invoked, True)
 
         def and_note(effects: Effects[None]) -> Effects[None]:
-            """What a renewal came to is noted when it has been acted on, so that what is asked next can be judged."""
+            """Record the outcome of a renewal after it took effect, so that the next check can be judged."""
             try:
                 yield from effects
             finally:
@@ -179,10 +189,15 @@ class Leases:
                 self._cuts.clear()
                 self._cut_and_mend()
 
-    # What can be done to leases.
+    # What a test can do to leases.
 
     def lose(self, lease: BaseLease, reason: str = LOST) -> None:
-        """The lease is lost now, as if the store had said so: there another can have it. Also ``lease.lose()``."""
+        """Lose ``lease`` now, as if the store had ended it: another holder can acquire the name. Also ``lease.lose()``.
+
+        Args:
+            lease: a lease, of threads or asyncio.
+            reason: its ``lost_reason``. Default: "the test says so".
+        """
         core, at = registry_of(lease), self.clock.now()
         if core not in self._faults:
             for part in _parts(lease):
@@ -191,7 +206,7 @@ class Leases:
         with core.mutex:
             lost = [part for part in _parts(lease) if part.end is None]
             for part in lost:
-                part.end = reason  # it is trusted no longer, so another may have it before anybody is told
+                part.end = reason  # not trusted any more, so the name may be granted before the holder is notified
         for part in lost:
             core.leases.pop(part.claim.attempt, None)
             run_steps(core.store.abandon(part.name, part.claim.attempt), core.driver.inner._handle)  # type: ignore[attr-defined]
@@ -201,17 +216,17 @@ class Leases:
             core.tell("lost", part.name, part.token, reason)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; what is held is renewed meanwhile, unless the store is cut off. For threads."""
+        """Let ``seconds`` pass. Held leases are renewed meanwhile, unless their store is cut off. For threads."""
         self._advance(seconds)
 
     async def aadvance(self, seconds: float) -> None:
-        """As :meth:`advance`, for asyncio: awaited in the loop that the leases are in."""
+        """As :meth:`advance` (``seconds``), for asyncio: awaited in the loop of the leases."""
         await self._aadvance(seconds)
 
     def pause(self, seconds: float, *locks: Any) -> None:
-        """The process is stopped for so long: time passes, and nothing of it runs. What ran out is lost afterwards.
+        """Pause the process for ``seconds``: time passes, and nothing runs. Leases that expired are lost afterwards.
 
-        Given some ``Locks``, only those are: they stand for one process of several, and the others go on. For threads.
+        Given ``locks``, only these are paused: they stand for one process of several. For threads.
         """
         if not locks:
             self.clock.added += seconds
@@ -221,7 +236,7 @@ class Leases:
             self._advance(seconds, stopped)
 
     async def apause(self, seconds: float, *locks: Any) -> None:
-        """As :meth:`pause`, for asyncio: awaited in the loop that the leases are in."""
+        """As :meth:`pause` (``seconds``, ``locks``), for asyncio: awaited in the loop of the leases."""
         if not locks:
             self.pause(seconds)
             return
@@ -230,7 +245,7 @@ class Leases:
 
     @contextmanager
     def partition(self, *locks: Any) -> Iterator[None]:
-        """Nothing reaches the store, and nothing comes from it: for these ``Locks``, or for all, also those to come."""
+        """Cut ``locks`` off from the store for the length of a ``with`` block. Default: all, and later ones."""
         cut = self._cores(locks) if locks else None
         with self._mutex:
             self._cuts.append(cut)
@@ -243,21 +258,23 @@ class Leases:
                 self._cut_and_mend()
 
     def check(self, resources: dict[str, Resource] | None = None, **options: Any) -> None:
-        """Judge the history; AssertionError says what must not have happened. See leasehold.testing.history.
+        """Judge the history: raise AssertionError if a rule was broken. See :mod:`leasehold.testing.history`.
 
-        ``options`` are those of its ``check``. How many may hold a name is known of what was granted here; ``limit``
-        says it of other names.
+        Args:
+            resources: the final state of each fenced resource, by name. Default: none.
+            options: the options of :func:`leasehold.testing.history.check`. The ``limit`` of names that were granted
+                here is known.
         """
         limit = options.pop("limit", {})
         if isinstance(limit, Mapping):
             limit = {**self._limits, **limit}
-        late = options.pop("late", float("inf"))  # an advance makes losses as late as it likes
+        late = options.pop("late", float("inf"))  # an advance delays losses
         assert_clean(self.history, resources, limit=limit, late=late, **options)
 
-    # What is noted.
+    # What is recorded.
 
     def _name(self, core: Registry, name: str) -> str:
-        """The lease's name; where that is another's too (in another namespace or store), one that tells them apart."""
+        """The name in the history: the lease's name; with its namespace and store if another one has the same name."""
         table = core.driver.inner._table  # type: ignore[attr-defined]
         place = next((f"{url}/{core.namespace}" for url, each in memory._tables.items() if each is table), "")
         return name if self._places.setdefault(name, place) == place else f"{name} in {place}"
@@ -277,7 +294,7 @@ class Leases:
 
     def _note_check(self, lease: BaseLease, invoked: float, valid: bool) -> None:
         core, parts = registry_of(lease), _parts(lease)
-        if core in self._faults and (valid or parts == [state_of(lease)]):  # which of several is lost is not said
+        if core in self._faults and (valid or parts == [state_of(lease)]):  # it is not known which of several is lost
             outcome = "valid" if valid else "invalid"
             for part in parts:
                 self.history.add("check", **self._holding(core, part), invoked=invoked, outcome=outcome)
@@ -309,7 +326,7 @@ class Leases:
         return cores
 
     def _cut_and_mend(self) -> None:
-        """Cut off whom a partition that lasts cuts off, and nobody else."""
+        """Cut off exactly the ``Locks`` of the current partitions."""
         for core in self._here():
             faults = self._faults[core]
             cut = any(each is None or core in each for each in self._cuts)
@@ -339,13 +356,13 @@ class Leases:
                 await asyncio.sleep(0.001)
 
     def _moments(self, seconds: float, stopped: Sequence[Registry]) -> Iterator[list[Registry]]:
-        """Go to each moment at which a keeper has something to do, and to the end. Yields who has to get on with it."""
+        """Advance to each time at which a keeper is due, then to the end. Yields the registries with due keepers."""
         end = self.clock.now() + seconds
         stuck: list[Registry] = []
         while (left := end - self.clock.now()) > 0:
             cores = [core for core in self._here() if core not in stopped and core.closed is None]
             for core in cores:
-                core.expire()  # the timer may not have looked yet at what came last
+                core.expire()  # the timer may not have seen the newest leases yet
             moments = [min(_due(core), core.next_deadline) for core in cores if core not in stuck]
             due = min(moments, default=end) - self.clock.now()
             self.clock.added += max(0.0, min(left, due + 0.0005))
@@ -361,12 +378,12 @@ class Leases:
             if _due(core) <= self.clock.now():
                 core.wake_keeper()
             for bell in list(core.asking.values()):
-                bell.ring()  # waits go by the machine's time: look again
+                bell.ring()  # waits use the machine's time: check again
 
     def _busy(self, cores: list[Registry]) -> bool:
         return any(_due(core) <= self.clock.now() and core.keeping for core in cores)
 
 
 def _due(core: Registry) -> float:
-    """When the keeper has something to do, whether it knows that yet or not."""
+    """When the keeper is due, whether it was notified yet or not."""
     return min([core.next_look, *(state.due for state in core.held())])

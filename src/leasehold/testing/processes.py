@@ -16,7 +16,7 @@ from .store import StoreUnderTest
 
 
 class ChildFailed(AssertionError):
-    """A command raised in the child. ``kind`` is the name of the exception there."""
+    """A command raised an exception in the child. ``kind`` is its class name."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"in the child: {kind}: {message}")
@@ -45,7 +45,7 @@ class Process:
         return self._process.pid
 
     def do(self, command: str, **arguments: Any) -> Any:
-        """Have a command done and return its answer. Raises ChildFailed."""
+        """Send a command and return its answer. Raises ChildFailed."""
         self.send(command, **arguments)
         return self.answer()
 
@@ -75,12 +75,12 @@ class Process:
         self._process.wait(PATIENCE)
 
     def forget_to_close(self) -> None:
-        """Let it end without closing its ``Locks``."""
+        """End the child without closing its ``Locks``."""
         self.forgetful = True
         self.do("forget_to_close")
 
     def pause(self) -> None:
-        """Have it stop while it holds, and return when it has."""
+        """Stop the child while it holds a lease, and return when it has stopped."""
         self.send("stop")
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
@@ -89,7 +89,7 @@ class Process:
         self.answer()
 
     def close(self) -> None:
-        """Let it end as programs end; if it doesn't, kill it."""
+        """End the child normally; kill it if it does not end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:

@@ -1,4 +1,4 @@
-"""What one test of the suite plays in: a namespace of its own, ``Locks`` on one side, other processes, the probe.
+"""The world of one test of the suite: a namespace of its own, ``Locks`` of one side, other processes, the probe.
 
 When the test is over, the scene closes everything and looks whether anything is left: in the store (by the probe), of
 threads, of file descriptors, and whatever else the store names.
@@ -21,11 +21,11 @@ from .processes import Process
 from .store import Held, StoreUnderTest
 
 KEPT = "leasehold-timer"
-"""The one thread of leasehold that a process keeps."""
+"""The only thread of leasehold that a process keeps."""
 UNSEEN = 0.2
-"""How long one who waits in no queue has to begin waiting."""
+"""How long a waiter without a queue has to begin waiting, in seconds."""
 SETTLED = 10.0
-"""How long after everything is closed something may still be on its way out."""
+"""How long after ``close`` something may still be ending, in seconds."""
 
 
 class Scene:
@@ -36,7 +36,7 @@ class Scene:
         self.probe = store.probe
         self.ttl = store.ttl
         self.steady = max(1.5, 2 * store.ttl)
-        """For what must *stay* held: a loaded machine that stalls for half a second does not lose it."""
+        """A ttl for leases that must *stay* held: a loaded machine that stalls for half a second does not lose them."""
         self.probe.names(self.namespace)  # whatever it needs is open now, and not counted later
         self._files = _open_files()
         self._threads = set(our_threads())
@@ -51,7 +51,7 @@ class Scene:
     # What tests use.
 
     def name(self, hint: str = "name") -> str:
-        """A name that nobody has used."""
+        """A name that was not used before."""
         self._names += 1
         return f"{hint}-{self._names}"
 
@@ -71,7 +71,7 @@ class Scene:
         return locks, self._faults[-1]
 
     def process(self, side: str | None = None) -> Process:
-        """Another process, of the same side unless another is given."""
+        """Another process; by default of the same side."""
         self._processes.append(Process(self.store, side or self.side, self.namespace))
         return self._processes[-1]
 
@@ -81,7 +81,7 @@ class Scene:
         return self.api
 
     def held(self, name: str) -> list[Held]:
-        """Who holds the name according to the probe, expired ones left out."""
+        """The holders of the name according to the probe, without expired holders."""
         return [each for each in self.probe.holders(self.namespace, name) if each.expires_in > 0]
 
     def waiters(self, name: str) -> int:
@@ -92,18 +92,18 @@ class Scene:
         return found
 
     def until_free(self, name: str, within: float = PATIENCE) -> None:
-        """Until nobody holds the name and nobody waits for it, according to the probe."""
+        """Wait until the name has no holder and no waiter, according to the probe."""
         eventually(lambda: not self.held(name) and not self.waiters(name), within, f"{name} is free")
 
     def until_waiting(self, name: str, count: int = 1, within: float = PATIENCE) -> None:
-        """Until so many wait for the name. Without a queue nobody can see that: they have time to begin with it."""
+        """Wait until the name has that many waiters. Without a queue this cannot be seen: sleep for a while instead."""
         if not self.store.fair:
             time.sleep(UNSEEN)
             return
         eventually(lambda: self.waiters(name) == count, within, f"{count} wait for {name}")
 
     def until_others_wait(self, name: str) -> None:
-        """Until somebody waits for the name; where the store has no queue, for as long as it takes to begin."""
+        """Wait until the name has a waiter; without a queue, sleep for as long as it takes to begin waiting."""
         if self.store.fair:
             self.until_waiting(name)
         else:
@@ -152,7 +152,7 @@ def our_threads() -> list[threading.Thread]:
 
 
 def _open_files() -> set[tuple[int, str]]:
-    """Open descriptors and what they lead to, on systems that tell."""
+    """Open file descriptors and their targets, on systems that list them."""
     found = set()
     try:
         for fd in os.listdir("/proc/self/fd"):

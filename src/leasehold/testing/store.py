@@ -1,4 +1,4 @@
-"""What the author of a store tells the suite about it."""
+"""What the author of a store declares for the conformance suite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREADS, ASYNCIO = "threads", "asyncio"
 
 
 class Held(NamedTuple):
-    """A holder as it stands in the store. ``expires_in`` is in seconds by the store's clock; below 0 it is over."""
+    """A holder in the store. ``expires_in`` is in seconds by the store's clock; below 0 it has expired."""
 
     owner: str
     token: int
@@ -25,21 +25,21 @@ class Held(NamedTuple):
 
 
 class Probe(Protocol):
-    """Looks into the store behind the API: with a connection of its own, and none of leasehold's code for reading."""
+    """Reads the store directly: with a connection of its own, and without leasehold's code."""
 
     def names(self, namespace: str) -> Sequence[str]:
-        """Every name that anybody holds or waits for. Free names that have a record may be among them."""
+        """Every name in ``namespace`` that has a holder or waiter; free names with a record may be included."""
 
     def holders(self, namespace: str, name: str) -> Sequence[Held]:
-        """Who holds the name; expired ones may be among them."""
+        """The holders of ``name`` in ``namespace``; expired holders may be included."""
 
     def waiters(self, namespace: str, name: str) -> int:
-        """How many wait for the name, expired ones left out."""
+        """How many wait for ``name`` in ``namespace``, without expired waiters."""
 
 
 @dataclass(frozen=True)
 class StoreUnderTest:
-    """A store, and what it says that it can do. The defaults are what the promises ask for."""
+    """A store and its abilities. The defaults are what the promises require."""
 
     name: str
     url: str
@@ -49,7 +49,7 @@ class StoreUnderTest:
     """For a store that ``connect`` does not know: ``module:function``, where ``function(url, namespace)`` returns an
     :class:`leasehold.core.protocol.Opened`."""
     client: Callable[[str], Any] | None = None
-    """Makes what ``connect`` is given in place of the URL, for ``"threads"`` or ``"asyncio"``; its maker closes it."""
+    """Creates the client that ``connect`` gets instead of the URL, for ``"threads"`` or ``"asyncio"``. Never closed."""
 
     shared: bool = True
     """Whether other processes that open the URL see the same leases."""
@@ -60,31 +60,31 @@ class StoreUnderTest:
     joint: bool = False
     """Whether it takes several names in one step: see :class:`leasehold.core.protocol.Store`."""
     lacks: Sequence[str] = ()
-    """What it says itself that it lacks: see :class:`leasehold.core.protocol.Store`."""
+    """What the store itself declares as lacking: see :class:`leasehold.core.protocol.Store`."""
 
     ttl: float = 0.6
     """The ttl that most tests take. Their length grows with it."""
     slack: float = 0.5
-    """What the store may be late by, beyond the bounds of the promises, on a loaded machine."""
+    """How late the store may be, beyond the bounds of the promises, on a loaded machine, in seconds."""
     late: float = 0.0
-    """How much longer than asked for the store may keep what has run out: its leases may be of whole seconds."""
+    """How much longer than asked for the store may keep an expired lease: its leases may last whole seconds."""
     rounds: int = 1000
-    """How many acquires in a row the test of rising tokens makes."""
+    """How many acquires in a row the test of token order makes."""
     latency: float = 0.0
-    """Seconds to add to every operation, to see how the store fares far away."""
+    """Seconds to add to every operation, as for a distant store."""
     count_files: bool = True
     """Whether file descriptors that are left open after ``close`` are counted as leaks."""
 
     restart: Callable[[], None] | None = None
     """Restarts the store, which keeps what it acknowledged."""
     wipe: Callable[[], None] | None = None
-    """Makes the store forget everything, as if it was made anew."""
+    """Deletes everything in the store, as if it were new."""
     step_clock: Callable[[float], None] | None = None
     """Steps the wall clock that takes part in tokens (the client's or the server's); undone by ``step_clock(0)``."""
     age: Callable[[str, str], None] | None = None
     """Makes the record of ``(namespace, name)`` look free for longer than records are kept, so that ``tidy`` is due."""
     leftovers: Callable[[], Sequence[str]] | None = None
-    """Whatever else a closed ``Locks`` must not leave behind: files, keys, sessions."""
+    """Lists what else a closed ``Locks`` must not leave behind: files, keys, sessions."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """Tests that do not apply, by name, each with the reason that the run shows."""
 
@@ -95,7 +95,7 @@ class StoreUnderTest:
 
 
 def open_locks(target: Any, opener: str | None, side: str, **options: Any) -> Any:
-    """As ``connect``, also for a store that it does not know."""
+    """As ``connect``, also for a store that ``connect`` does not know."""
     if opener is None:
         return connect(target, **options) if side == THREADS else aio.connect(target, **options)
     module, _, function = opener.partition(":")

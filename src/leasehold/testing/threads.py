@@ -1,4 +1,4 @@
-"""A process that can have no more threads."""
+"""A process that cannot start threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def refuse_threads(patch: pytest.MonkeyPatch, refused: Callable[[str], bool]) -> None:
-    """No thread whose name ``refused`` says yes to can be started."""
+    """Refuse to start threads for whose names ``refused`` is true."""
     start, start_bare = threading.Thread.start, _thread.start_new_thread
 
     def started(thread: threading.Thread) -> None:

@@ -1,4 +1,4 @@
-"""Virtual time: an event loop and a ``Locks`` whose seconds pass when somebody says so. No threads, no sockets."""
+"""Virtual time: an event loop and a ``Locks`` whose clock the caller advances. No threads, no sockets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..tasks.runner import TaskRegistry
 
 
 class _NoSockets:
-    """A selector that has nothing to wait for: whoever turns the loop decides when."""
+    """A selector that never waits: the caller of the loop decides when time passes."""
 
     def select(self, timeout: float | None) -> list[Any]:
         return []
@@ -49,7 +49,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return scheduled[0]._when if scheduled else float("inf")
 
     def turn(self) -> None:
-        """Run what is due now, once; what that makes due comes with the next turn."""
+        """Run what is due now, once; what becomes due by it runs in the next turn."""
         asyncio._set_running_loop(self)
         try:
             self._run_once()  # type: ignore[attr-defined]
@@ -57,7 +57,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
 
     def end(self) -> None:
-        """No more turns: the process is gone, and its tasks with it, wherever they are."""
+        """Stop for good: the process has died, with all its tasks."""
         self._thread_id = None
         self.set_exception_handler(lambda loop, context: None)
         for task in asyncio.all_tasks(self):
@@ -73,7 +73,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 class VirtualRegistry(TaskRegistry):
-    """The books of a ``Locks`` on a virtual clock. Whoever turns the loop calls ``expire`` at ``next_deadline``."""
+    """The registry of a ``Locks`` on a virtual clock. The caller of the loop calls ``expire`` at ``next_deadline``."""
 
     def __init__(self, store: Store, driver: TaskDriver, now: Callable[[], float], **options: Any) -> None:
         super().__init__(store, driver, **options)
@@ -86,4 +86,4 @@ class VirtualRegistry(TaskRegistry):
         Registry.report(self, lost)  # whether the loop is blocked is known to whoever turns it
 
     def at_exit(self, limit: float) -> None:
-        """Time stands still: nothing can be waited for any more."""
+        """Time has stopped: every wait would be endless."""
