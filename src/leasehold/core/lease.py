@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from ..contract.lease import LeaseContract
 from ..errors import LeaseLost
 from . import checks, release
 from .claim import RELEASED
@@ -17,7 +18,7 @@ K = TypeVar("K")
 L = TypeVar("L", bound="BaseLease")
 
 
-class BaseLease(Handle):
+class BaseLease(LeaseContract, Handle):
     """A handle on one lease. Everything here is computed from the clock and needs neither I/O nor threads."""
 
     __slots__ = ("_callbacks", "_core", "_lost", "_state")
@@ -36,7 +37,6 @@ class BaseLease(Handle):
 
     @property
     def token(self) -> int:
-        """The fencing token: greater than every earlier one of this name."""
         return self._state.claim.token
 
     @property
@@ -57,13 +57,11 @@ class BaseLease(Handle):
 
     @property
     def exclusive(self) -> bool:
-        """Whether nobody else can hold the name meanwhile: not so for a semaphore's permit and for a reader."""
         spec = self._state.spec
         return spec.weight == spec.limit
 
     @property
     def remaining(self) -> float:
-        """Seconds for which this lease can still be trusted; 0.0 when it cannot."""
         return self._state.remaining(self._core.now())
 
     @property
@@ -72,19 +70,15 @@ class BaseLease(Handle):
 
     @property
     def lost_reason(self) -> str | None:
-        """Why the lease was lost; None while it is held and after a clean release."""
         return self._state.lost_reason(self._core.now())
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease can be trusted at this moment."""
         self._state.check(self._core.now())
 
     def beat(self) -> None:
-        """Say that the work makes progress. Needed with ``beat_every``: without beats renewal stops."""
         self._state.beat(self._core.now())
 
     def on_lost(self, callback: Callable[..., object]) -> None:
-        """Have ``callback(lease)`` called when the lease is lost; at once if it already is."""
         checks.callback(callback, "on_lost", tasks=self._core.cancel_on_loss)
         state = self._state
         with self._core.mutex:
@@ -154,7 +148,17 @@ def leave(lease: BaseLease) -> None:
 
 
 def current() -> BaseLease:
-    """The lease of the innermost block of this thread or task."""
+    """The lease of the innermost block that this thread or task is in. No I/O.
+
+    Raises:
+        LookupError: no block is open.
+        LeaseLost: the block has ended: this task was started in it and has outlived it.
+
+    Example::
+
+        with locks.lock("report"):
+            leasehold.current().check()
+    """
     stack = _open.get()
     if not stack:
         raise LookupError("no lease is held here: call leasehold.current() inside the block of a lease")

@@ -53,8 +53,18 @@ class Timing(NamedTuple):
 
 
 class Preset(NamedTuple):
-    """The timing of a kind, in seconds, with ``ttl > renew_every > heartbeat``. A group member has failed after three
-    missed heartbeats."""
+    """The timing of a kind, for ``connect(kinds=...)``. In seconds, with ``ttl > renew_every > heartbeat``.
+
+    Fields:
+        ttl: how long a term lasts.
+        renew_every: how often a lease is renewed.
+        heartbeat: how often a group member sends a heartbeat. It has failed after three missed ones.
+
+    Example::
+
+        locks = leasehold.connect("memory://", kinds={"batch": leasehold.Preset(120, 60, 20)})
+        assert locks.lock("nightly", kind="batch").acquire().ttl == 120
+    """
 
     ttl: float
     renew_every: float
@@ -62,6 +72,7 @@ class Preset(NamedTuple):
 
     @property
     def failure(self) -> float:
+        """How long a silent group member counts as alive, in seconds: three heartbeats."""
         return 3 * self.heartbeat
 
 

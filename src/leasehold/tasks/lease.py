@@ -22,7 +22,16 @@ from .runner import TaskRegistry
 
 
 class Lease(BaseLease):
-    """One holding. Ends with its block, :meth:`release`, or loss."""
+    """One holding of a name. A context manager: the end of the block releases it.
+
+    It ends with its block, with :meth:`release`, or when it is lost.
+
+    Whether it can be trusted is computed from the clock at the moment of the question. ::
+
+        async with locks.lock("invoice:42") as lease:
+            lease.check()
+            print(lease.token, lease.remaining)
+    """
 
     __slots__ = ("_body", "_cancelled", "_cancelling")
     _core: TaskRegistry
@@ -35,7 +44,6 @@ class Lease(BaseLease):
 
     @property
     def lost(self) -> asyncio.Event:
-        """Set when the lease is lost; never after a clean release."""
         with self._core.mutex:
             event: LostEvent | None = self._lost() if self._lost is not None else None
             if event is None:
@@ -46,25 +54,17 @@ class Lease(BaseLease):
         return event
 
     async def renew(self, ttl: float | None = None) -> None:
-        """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused.
-
-        A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
-        the end of that one.
-        """
         await self._core.drive(keeper.renew(self._core, own_state_of(self), ttl))
 
     async def release(self) -> bool:
-        """Give the lease back. False when it was no longer ours (lost, or released before)."""
         return await self._core.drive(release.release(self._core, own_state_of(self)))
 
     async def transfer(self) -> str:
-        """A text with which another process takes this lease over. See :meth:`leasehold.Lease.transfer`."""
         handover.check(self)
         await self._core.drive(keeper.renew(self._core, own_state_of(self), None, offered=True))
         return handover.promise(self)
 
     async def downgrade(self) -> Lease:
-        """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
         writer, caller, done = own_state_of(self), object(), False
         try:
             spec, left = release.downgraded(self._core, writer, caller)
@@ -75,10 +75,6 @@ class Lease(BaseLease):
             release.after_downgrade(self._core, writer, caller, done)
 
     async def in_transaction(self, connection: Any) -> int:
-        """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
-
-        Until that transaction ends nobody else can be granted the name, so what it writes is written under this
-        lease. Returns the token; raises LeaseLost when the lease is no longer ours. Needs a SQL store."""
         from ..stores.sql import transaction as sql
 
         return await sql.run_async(self._core, connection, sql.checking(self))

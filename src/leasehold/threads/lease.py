@@ -21,14 +21,22 @@ from .runner import ThreadRegistry
 
 
 class Lease(BaseLease):
-    """One holding. Usable from any thread; ends with its block, :meth:`release`, or loss."""
+    """One holding of a name. A context manager: the end of the block releases it.
+
+    Any thread can use it. It ends with its block, with :meth:`release`, or when it is lost.
+
+    Whether it can be trusted is computed from the clock at the moment of the question. ::
+
+        with locks.lock("invoice:42") as lease:
+            lease.check()
+            print(lease.token, lease.remaining)
+    """
 
     __slots__ = ()
     _core: ThreadRegistry
 
     @property
     def lost(self) -> threading.Event:
-        """Set when the lease is lost; never after a clean release."""
         while True:
             seen = self._lost
             event: LostEvent | None = seen() if seen is not None else None
@@ -42,29 +50,17 @@ class Lease(BaseLease):
                     return event
 
     def renew(self, ttl: float | None = None) -> None:
-        """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused.
-
-        A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
-        the end of that one.
-        """
         self._core.drive(keeper.renew(self._core, own_state_of(self), ttl))
 
     def release(self) -> bool:
-        """Give the lease back. False when it was no longer ours (lost, or released before)."""
         return self._core.drive(release.release(self._core, own_state_of(self)))
 
     def transfer(self) -> str:
-        """A text with which another process takes this lease over: see :meth:`Locks.accept`.
-
-        Renewed first, so that there is a whole ttl for that, and renewed on to the end of its block. From now on this
-        lease can be trusted no longer: another may have it. ``on_lost`` is told when it is taken. The end of its
-        block no longer gives it back; ``release`` does, and so takes the offer back."""
         handover.check(self)
         self._core.drive(keeper.renew(self._core, own_state_of(self), None, offered=True))
         return handover.promise(self)
 
     def downgrade(self) -> Lease:
-        """Make a reader of this writer in one step: a new lease, with a token of its own; this one has ended."""
         writer, caller, done = own_state_of(self), object(), False
         try:
             spec, left = release.downgraded(self._core, writer, caller)
@@ -75,10 +71,6 @@ class Lease(BaseLease):
             release.after_downgrade(self._core, writer, caller, done)
 
     def in_transaction(self, connection: Any) -> int:
-        """Check the lease inside the caller's own SQL transaction, on its connection to the store's database.
-
-        Until that transaction ends nobody else can be granted the name, so what it writes is written under this
-        lease. Returns the token; raises LeaseLost when the lease is no longer ours. Needs a SQL store."""
         from ..stores.sql import transaction as sql
 
         return sql.run(self._core, connection, sql.checking(self))
