@@ -1,4 +1,4 @@
-"""Taking a lease: at once, with a timeout, not at all; and what the errors say."""
+"""Acquire: at once, with a timeout, not at all; and the messages of its errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_try_acquire_of_a_busy_name_is_none(scene: Scene) -> None:
 
 
 def test_a_timeout_names_the_holder(scene: Scene) -> None:
-    """Reference, errors; A6: AcquireTimeout is a TimeoutError and says who holds it, for how long, its token."""
+    """Reference, errors; A6: AcquireTimeout is a TimeoutError and names the holder, its age and its token."""
     locks, other = scene.connect(owner="the-holder"), scene.connect(ttl=30)
     name = scene.name()
     lease = locks.lock(name, ttl=30, data=[1, "two"]).acquire()
@@ -77,11 +77,11 @@ def test_a_timeout_is_waited_for(scene: Scene) -> None:
             took = time.monotonic() - begun
             assert took >= 0.3
             assert isinstance(error, (AcquireTimeout, StoreUnavailable))
-            return took if isinstance(error, AcquireTimeout) else float("inf")  # the store has not answered in time
+            return took if isinstance(error, AcquireTimeout) else float("inf")  # the store did not answer in time
 
         in_time(wait, 0.3 + 1)
     begun = time.monotonic()
-    assert other.lock(name, on_unavailable="skip").try_acquire(0.2) is None  # a store may be slower than that
+    assert other.lock(name, on_unavailable="skip").try_acquire(0.2) is None  # a store may need longer
     assert time.monotonic() - begun >= 0.2
     lease.release()
 
@@ -91,7 +91,7 @@ def test_a_waiting_acquire_is_served_when_the_name_becomes_free(scene: Scene) ->
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
     name = scene.name()
     lease = locks.lock(name).acquire()
-    waiter = other.lock(name, renew=False).start(PATIENCE)  # so that it claims its whole ttl, and no first term
+    waiter = other.lock(name, renew=False).start(PATIENCE)  # without renewal it claims a whole ttl, not a first term
     scene.until_waiting(name)
     assert not waiter.done()
     lease.release()
@@ -132,7 +132,7 @@ def test_a_block_gives_back_however_it_ends(scene: Scene) -> None:
 
 
 def test_names_do_not_disturb_each_other(scene: Scene) -> None:
-    """C1: different actions do not disturb each other."""
+    """C1: different names do not affect each other."""
     locks = scene.connect(ttl=30)
     leases = [locks.lock(scene.name()).acquire(0) for _ in range(10)]
     assert all(lease.valid for lease in leases)

@@ -1,4 +1,4 @@
-"""A holder's belief ends before the store's: counted from the sending of the request, with a margin."""
+"""A holder stops trusting its lease before the store ends it: counted from the sending, with a margin."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_the_deadline_counts_from_sending(scene: Scene) -> None:
 
 
 def test_the_deadline_of_a_hand_off_is_not_later_than_the_store_says(scene: Scene) -> None:
-    """S2, hand-off: a waiter that was granted by another's release believes no longer than the store does."""
+    """S2, hand-off: a waiter that a release granted trusts its lease no longer than the store keeps it."""
     locks, (other, faults) = scene.connect(), scene.faulty()
     name = scene.name()
     lease = locks.lock(name, ttl=30).acquire()
-    faults.delay_answer(0.5, "acquire")  # before it asks: what has come to wait may be granted by that same call
+    faults.delay_answer(0.5, "acquire")  # before the call: the same call may wait and be granted
     waiter = other.lock(name, ttl=10, renew=False).start()
     scene.until_waiting(name)
     lease.release()
@@ -64,13 +64,13 @@ def test_the_deadline_of_a_hand_off_is_not_later_than_the_store_says(scene: Scen
 
 
 def test_nobody_believes_what_the_store_has_given_up(scene: Scene) -> None:
-    """Promise 1: at no moment does a holder believe in a lease that has expired in the store."""
+    """Promise 1: at no moment does a holder trust a lease that has expired in the store."""
     locks = scene.connect()
     name = scene.name()
     lease = locks.lock(name, ttl=scene.steady, renew=False).acquire()
     ends = time.monotonic() + scene.steady + 1
     while time.monotonic() < ends:
-        expired = not scene.held(name)  # looked at first: what is so now was not so later
+        expired = not scene.held(name)  # read first: what has expired now is not valid later
         assert not (expired and lease.valid)
         if expired:
             break
@@ -85,7 +85,7 @@ def test_nobody_believes_what_the_store_has_given_up(scene: Scene) -> None:
 
 
 def test_a_lease_can_be_trusted_until_its_deadline(scene: Scene) -> None:
-    """Promise 1, the other half: while a holder believes, nobody else can have it."""
+    """Promise 1, the other half: while a holder trusts its lease, no other process is granted the name."""
     locks, other = scene.connect(), scene.connect(ttl=30)
     name = scene.name()
     lease = locks.lock(name, renew=False).acquire()

@@ -1,4 +1,4 @@
-"""What only processes show: killed, paused, forked, interrupted, ended."""
+"""What only separate processes show: killed, paused, forked, interrupted, ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .fixtures import needs
 @needs("shared")
 @pytest.mark.slow
 def test_a_killed_holder_is_replaced(scene: Scene) -> None:
-    """Promise 5, L1; A3, C2: SIGKILL; the waiter has it within ttl + 1 s, and tokens rise."""
+    """Promise 5, L1; A3, C2: SIGKILL; the waiter acquires within ttl + 1 s, and tokens rise."""
     locks = scene.connect(ttl=30)
 
     def kill() -> float:
@@ -36,7 +36,7 @@ def test_a_killed_holder_is_replaced(scene: Scene) -> None:
         took = time.monotonic() - begun
         assert taken.token > held["token"]
         assert taken.release()
-        return float("inf") if early else took  # it stood still, and lost its lease before it was killed
+        return float("inf") if early else took  # it stalled, and lost its lease before it was killed
 
     in_time(kill, scene.steady + 1 + scene.store.slack)
 
@@ -44,7 +44,7 @@ def test_a_killed_holder_is_replaced(scene: Scene) -> None:
 @needs("shared")
 @pytest.mark.slow
 def test_a_killed_waiter_holds_up_nobody(scene: Scene) -> None:
-    """Promise 5, L2: a waiter that was killed costs those behind it 1 s at most."""
+    """Promise 5, L2: a killed waiter delays the waiters behind it by 1 s at most."""
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
 
     def kill() -> float:
@@ -72,7 +72,7 @@ def test_a_paused_holder_knows_at_once_that_it_was_replaced(scene: Scene) -> Non
     """Promises 1, 3, 6; S2, S3: SIGSTOP past the ttl, SIGCONT: not valid, lost, its release does no harm."""
     locks = scene.connect(ttl=30)
     holder = scene.process()
-    for _ in range(5):  # on a machine that stands still now and then
+    for _ in range(5):  # a machine may stall
         name = scene.name()
         held = holder.do("acquire", name=name, ttl=scene.steady)
         if held["valid"]:
@@ -105,7 +105,7 @@ def test_a_release_is_pushed_to_another_process(scene: Scene) -> None:
 
     def there_and_back() -> float:
         lease = locks.lock(name).acquire()
-        other.do("begin", name=name, ttl=30, renew=False)  # so that it claims its whole ttl, and no first term
+        other.do("begin", name=name, ttl=30, renew=False)  # without renewal it claims a whole ttl, not a first term
         scene.until_waiting(name)
         time.sleep(0.3)
         begun = time.monotonic()
@@ -130,7 +130,7 @@ def test_a_release_is_pushed_to_another_process(scene: Scene) -> None:
 @needs("shared", "push")
 @pytest.mark.slow
 def test_a_break_is_told_to_another_process(scene: Scene) -> None:
-    """Reference, break_lease: the holder is told wherever it is."""
+    """Reference, break_lease: a holder in another process is notified."""
     locks = scene.connect(ttl=30)
     name = scene.name()
     holder = scene.process()
@@ -146,7 +146,7 @@ def test_a_break_is_told_to_another_process(scene: Scene) -> None:
 @needs("shared")
 @pytest.mark.slow
 def test_what_an_ending_process_holds_is_given_back(scene: Scene) -> None:
-    """Reference, connect: at interpreter exit what is held is given back within 1 s."""
+    """Reference, connect: at interpreter exit held leases are released within 1 s."""
 
     def end() -> float:
         name = scene.name()
@@ -160,7 +160,7 @@ def test_what_an_ending_process_holds_is_given_back(scene: Scene) -> None:
 
 
 def _given_back(scene: Scene, process: Process, name: str) -> float:
-    """Let a process end that holds a name: how long after that it is free."""
+    """End a process that holds a name; return how long after that the name is free."""
     process.close()
     assert not process.killed, "it ended by itself"
     begun = time.monotonic()
@@ -175,7 +175,7 @@ def _given_back(scene: Scene, process: Process, name: str) -> float:
 @needs("shared")
 @pytest.mark.slow
 def test_what_a_process_has_forgotten_is_given_back(scene: Scene) -> None:
-    """Promise 4, L5: lease, Locks and (asyncio.run) loop are all gone without a word; it is given back at exit."""
+    """Promise 4, L5: lease, Locks and (asyncio.run) loop are all collected; the lease is released at exit."""
 
     def end() -> float:
         name = scene.name()
@@ -190,7 +190,7 @@ def test_what_a_process_has_forgotten_is_given_back(scene: Scene) -> None:
 @needs("shared")
 @pytest.mark.slow
 def test_a_forked_child_owns_nothing(scene: Scene) -> None:
-    """Promise 4, L5; reference, connect: the child has no lease of the parent's, and can use the same Locks."""
+    """Promise 4, L5; reference, connect: the child owns none of the parent's leases, and can use the same Locks."""
     name, other = scene.name(), scene.name()
     found = scene.process().do("fork", name=name, other=other, ttl=30)
     child = found["child"]
@@ -209,7 +209,7 @@ def test_a_forked_child_owns_nothing(scene: Scene) -> None:
 @needs("shared")
 @pytest.mark.slow
 def test_a_forked_child_outlives_its_parent(scene: Scene) -> None:
-    """Promise 1 over a fork: what the child holds is held for everybody, also when the parent has closed its Locks."""
+    """Promise 1 over a fork: a child's lease excludes all others, also after the parent closed its Locks."""
     locks = scene.connect(ttl=30)
     first, second = scene.name(), scene.name()
     process = scene.process()
@@ -225,7 +225,7 @@ def test_a_forked_child_outlives_its_parent(scene: Scene) -> None:
 @needs("shared")
 @pytest.mark.slow
 def test_ctrl_c_in_a_waiting_acquire_leaves_nothing(scene: Scene) -> None:
-    """Promise 4, L5: KeyboardInterrupt while waiting; neither held nor queued afterwards."""
+    """Promise 4, L5: after a KeyboardInterrupt a waiter neither holds nor waits."""
     locks = scene.connect(ttl=30)
     name = scene.name()
     lease = locks.lock(name).acquire()

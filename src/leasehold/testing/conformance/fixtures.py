@@ -14,8 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def needs(*abilities: str) -> Callable[[F], F]:
-    """The test is for stores that have these: fields of :class:`StoreUnderTest`, or what it may lack. Others skip it
-    and say so."""
+    """The test needs these abilities: fields of :class:`StoreUnderTest`, or what a store may lack. Other stores skip
+    it, and the run shows why."""
 
     def mark(function: F) -> F:
         function.needs = abilities  # type: ignore[attr-defined]
@@ -42,17 +42,17 @@ def _scene(request: pytest.FixtureRequest, store: StoreUnderTest, side: str) -> 
 
 @pytest.fixture(params=[THREADS, ASYNCIO])
 def scene(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For what is the same with threads and asyncio."""
+    """For tests that are the same with threads and asyncio."""
     yield from _scene(request, store, request.param)
 
 
 @pytest.fixture
 def tasks(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For what only tasks do."""
+    """For tests of tasks only."""
     yield from _scene(request, store, ASYNCIO)
 
 
 @pytest.fixture
 def threads(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For what only threads do."""
+    """For tests of threads only."""
     yield from _scene(request, store, THREADS)

@@ -1,4 +1,4 @@
-"""Waiters that give up or die: they leave nothing behind, and hold up nobody."""
+"""Waiters that give up or die: they leave nothing behind, and delay no other waiter."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .queue import HANDED_OVER
 CANCELLED = 0.1
 """Reference: how soon a cancelled wait ends."""
 SOON = 10.0
-"""Well below the ttl of 30 s, and the 15 s of a place in the queue: what is gone by then was given back."""
+"""Well below the ttl of 30 s, and the 15 s of a place in the queue: what is gone by then was released."""
 DEAD_WAITER = 1.0
-"""Promise 5: what a waiter that has died costs the others."""
+"""Promise 5: how long a dead waiter delays the others."""
 
 
 def test_a_cancelled_waiter_leaves_nothing(scene: Scene) -> None:
-    """Promise 4, L5; E2: cancelled within 100 ms, and not in the queue any more."""
+    """Promise 4, L5; E2: cancelled within 100 ms, and no longer in the queue."""
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
     name = scene.name()
     lease = locks.lock(name).acquire()
@@ -46,7 +46,7 @@ def test_a_cancelled_waiter_leaves_nothing(scene: Scene) -> None:
 
 
 def test_cancel_before_asking(threads: Scene) -> None:
-    """Reference: AcquireCancelled at once when the event is already set, and nothing is asked of the store."""
+    """Reference: AcquireCancelled at once when the event is already set, and no call is made to the store."""
     locks, faults = threads.faulty()
     cancel = threading.Event()
     cancel.set()
@@ -76,7 +76,7 @@ def test_a_waiter_that_timed_out_leaves_nothing(scene: Scene) -> None:
 
 @needs("fair")
 def test_one_who_gives_up_lets_the_next_move_up(scene: Scene) -> None:
-    """Promise 5: the head of the queue goes, the second is served at the release; the third after it."""
+    """Promise 5: the first waiter leaves; the second is granted at the release, the third after it."""
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
 
     def hand_over() -> float:
@@ -104,7 +104,7 @@ def test_one_who_gives_up_lets_the_next_move_up(scene: Scene) -> None:
 
 
 def test_cancelling_just_as_it_is_granted_leaves_nothing(scene: Scene) -> None:
-    """Promise 4, L5: whichever comes first, the cancellation or the grant, nobody holds it afterwards."""
+    """Promise 4, L5: whether the cancellation or the grant comes first, the name is free afterwards."""
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
     lock = other.lock(scene.name())
     for delay in (0.0, 0.0005, 0.001, 0.002, 0.005):
@@ -120,7 +120,7 @@ def test_cancelling_just_as_it_is_granted_leaves_nothing(scene: Scene) -> None:
 
 
 def test_an_acquire_cancelled_during_its_call_leaves_nothing(scene: Scene) -> None:
-    """Promise 4, L5: the store has granted it and the answer is under way; what it brings is given back."""
+    """Promise 4, L5: the store has granted the name and the answer is on its way; the grant is released."""
     locks, faults = scene.faulty(ttl=30)
     name = scene.name()
     faults.delay_answer(4.0, "acquire")
@@ -133,7 +133,7 @@ def test_an_acquire_cancelled_during_its_call_leaves_nothing(scene: Scene) -> No
 
 
 def test_a_dead_waiter_holds_up_nobody(scene: Scene) -> None:
-    """Promise 5, L2: the head of the queue has died; the next has the lease within 1 s of the release."""
+    """Promise 5, L2: the first waiter has died; the next acquires within 1 s of the release."""
     locks, (dead, faults), other = scene.connect(ttl=30), scene.faulty(ttl=30), scene.connect(ttl=30)
 
     def die() -> float:

@@ -1,4 +1,4 @@
-"""Looking at what is held: leases, inspect, metrics; namespaces keep to themselves."""
+"""Listing held leases: leases, inspect, metrics; namespaces are separate."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_inspect_shows_the_holder(scene: Scene) -> None:
 
 
 def test_inspect_does_not_show_what_has_expired(scene: Scene) -> None:
-    """Reference, inspect(): live ones only, whatever record is still there."""
+    """Reference, inspect(): only live holders, even if an expired record is still there."""
     locks = scene.connect()
     name = scene.name()
     lease = locks.lock(name, ttl=scene.ttl, renew=False).acquire()
@@ -95,7 +95,7 @@ def test_metrics_count_what_is_held(scene: Scene) -> None:
 
 
 def test_metrics_do_not_count_as_expired_what_was_given_back(scene: Scene) -> None:
-    """Contract, metrics() and min_hold: the name was kept for its sake alone, and nobody has let anything run out."""
+    """Contract, metrics() and min_hold: a name that only min_hold keeps taken does not count as expired."""
     locks = scene.connect(ttl=30)
     lease = locks.lock(scene.name(), min_hold=0.5).acquire()
     assert lease.release()

@@ -77,7 +77,7 @@ def test_odd_names_are_names(scene: Scene) -> None:
 
 
 def test_odd_owners_namespaces_and_kinds(scene: Scene) -> None:
-    """Reference: the same care for everything that is text."""
+    """Reference: the same checks for every other text."""
     for text in ("$$NOW", "a.b", "%_*?[]{}", "é\u0301🔒", "'\"\\`", " x ", "{a}:b"):
         locks = scene.connect(namespace=scene.namespace + text, owner=text, ttl=30)
         lease = locks.lock("name", kind=text).acquire()
@@ -89,7 +89,7 @@ def test_odd_owners_namespaces_and_kinds(scene: Scene) -> None:
 
 
 def test_impossible_names_are_refused(scene: Scene) -> None:
-    """Reference, names: ValueError or TypeError before anything is asked of the store."""
+    """Reference, names: ValueError or TypeError before any call to the store."""
     locks, faults = scene.faulty()
     for name in ("", "x" * 513, "a\0b", "a\nb", "\x7f", "\x85", "\ud800"):
         with pytest.raises(ValueError):

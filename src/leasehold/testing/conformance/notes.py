@@ -1,4 +1,4 @@
-"""A small text beside a name, which outlives the leases of it: what ``once`` keeps its outcomes in."""
+"""A note: a small text beside a name that outlives its leases. ``once`` keeps its outcomes in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_op_a_note_is_written_by_the_holder_alone(scene: Scene) -> None:
 
 @needs("note")
 def test_op_a_note_outlives_its_leases(scene: Scene) -> None:
-    """It survives release, expiry, takeover and break; who has lost the name writes no more."""
+    """It survives release, expiry, takeover and break; a holder that has lost the name cannot write."""
     locks, name = scene.connect(), scene.name()
     read, write = locks.store.read_note, locks.store.write_note
     first = grant(locks.ask(name, A, LONG))
@@ -62,7 +62,7 @@ def test_op_a_note_outlives_its_leases(scene: Scene) -> None:
 
 @needs("note", "age")
 def test_op_a_note_outlives_the_purge(scene: Scene) -> None:
-    """It stays until it is deleted, though the lease's record has long been due; without one the record goes."""
+    """A record with a note stays until the note is deleted; a record without one is purged."""
     locks, name, other = scene.connect(), scene.name(), scene.connect()
     held = grant(locks.ask(name, A, LONG))
     assert locks.run(locks.store.write_note(name, A, held.token, "kept"))
@@ -81,7 +81,7 @@ def test_op_a_note_outlives_the_purge(scene: Scene) -> None:
 
 @needs("note")
 def test_op_a_note_of_64_kib(scene: Scene) -> None:
-    """As long as a note may be."""
+    """The longest note."""
     locks, name = scene.connect(), scene.name()
     held = grant(locks.ask(name, A, LONG))
     text = "ü" * 32768

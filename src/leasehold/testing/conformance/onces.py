@@ -1,4 +1,4 @@
-"""Work that is done once per version: recorded by its holder, told to the others, done again when the holder dies."""
+"""Work that is done once per version: its holder records the outcome, the others read it; a dead holder is replaced."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_of_three_instances_one_does_the_work(scene: Scene) -> None:
 
 @needs("note")
 def test_another_version_is_done_again(scene: Scene) -> None:
-    """Reference, once: a version each; what was recorded of an older one stays."""
+    """Reference, once: each version has an outcome; those of older versions stay."""
     locks, name = scene.connect(ttl=30), scene.name()
     first, second = Work(1, True), Work(2, True)
     assert locks.once(name, version=1).run(scene.api.working(first)).result == 1
@@ -60,7 +60,7 @@ def test_another_version_is_done_again(scene: Scene) -> None:
 
 @needs("note")
 def test_a_failure_is_recorded_and_retried_by_policy(scene: Scene) -> None:
-    """Reference, once: recorded with its error; tried again as often as ``retries`` says, and no more."""
+    """Reference, once: recorded with its error; tried again at most ``retries`` times."""
     locks, other, name = scene.connect(ttl=30), scene.connect(ttl=30), scene.name()
     failing = Work(KeyError("no such table"), True)
     outcome = locks.once(name).run(scene.api.working(failing))
@@ -91,7 +91,7 @@ def test_a_holder_that_was_overtaken_records_nothing(scene: Scene) -> None:
     eventually(lambda: slow.tokens)
     next_one = other.once(name).start(scene.api.working(quick))
     scene.until_waiting(name)
-    faults.lose_request("acquire")  # it is not its turn again, though the other may sleep through its own
+    faults.lose_request("acquire")  # so that it is not granted the name again first
     assert other.break_lease(name, force=True)
     outcome = next_one.result()
     assert (outcome.result, outcome.token) == ("quick", quick.tokens[-1])
@@ -104,7 +104,7 @@ def test_a_holder_that_was_overtaken_records_nothing(scene: Scene) -> None:
 
 @needs("note")
 def test_the_store_refuses_the_outcome_of_one_that_was_overtaken(scene: Scene) -> None:
-    """Promise 3, S3: a holder that has not heard of its loss, and trusts its lease, cannot record either."""
+    """Promise 3, S3: a holder that was not notified of its loss, and trusts its lease, cannot record either."""
     locks, faults = scene.faulty(ttl=30)
     other, name = scene.connect(ttl=30), scene.name()
     slow, quick = Work("slow"), Work("quick", True)
@@ -141,7 +141,7 @@ def test_outcomes_are_kept_until_forgotten(scene: Scene) -> None:
 
 @needs("note")
 def test_results_that_cannot_be_kept(scene: Scene) -> None:
-    """What is no JSON, or too long, is the runner's alone; long errors are cut; many versions fit."""
+    """Results that are not JSON, or too long, are not recorded; long errors are cut; many versions fit."""
     locks, name = scene.connect(ttl=30), scene.name()
     for version, result in ((1, object()), (2, "x" * 20_000)):
         once = locks.once(name, version=version)
@@ -177,12 +177,12 @@ def test_wrong_options_of_once(scene: Scene) -> None:
 @needs("shared", "note")
 @pytest.mark.slow
 def test_a_worker_that_was_killed_is_replaced(scene: Scene, tmp_path: Path) -> None:
-    """Reference, once: a holder that dies in the middle is replaced; the effect is made once."""
+    """Reference, once: a holder that dies during the work is replaced; the effect happens once."""
     name, path = scene.name(), tmp_path / "counter"
     Fenced(path).create()
     processes = [scene.process() for _ in range(3)]
     gate = tmp_path / "gate"
-    # So long that nobody loses it while the others are started.
+    # A long ttl, so that it is not lost while the other processes start.
     options = {"name": name, "path": str(path), "gate": str(gate), "ttl": 4 * scene.steady}
     processes[0].send("work", **options)
     scene.until_held(name)

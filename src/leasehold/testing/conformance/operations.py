@@ -18,7 +18,7 @@ from ..scene import Scene
 from .fixtures import needs
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
-"""Attempts look like this: 32 hexadecimal digits."""
+"""The form of attempts: 32 hexadecimal digits."""
 LONG = 30.0
 SOON = 10.0
 """Much less than LONG."""
@@ -40,20 +40,20 @@ def give_back(locks: Locks, name: str, *attempts: str) -> None:
 
 
 def run_out(scene: Scene, name: str, seconds: float, left: int = 0) -> None:
-    """Until what was asked for less than so many seconds is over, and only so many still hold the name. Where the store
-    itself has to see to that, a busy one may take longer than it says."""
+    """Sleep until leases of less than that many seconds have expired, and only ``left`` holders remain. A busy store
+    that ends leases by itself may take longer."""
     time.sleep(seconds + scene.store.late)
     eventually(lambda: len(scene.held(name)) == left, SOON, "it has run out")
 
 
 def in_turn() -> Iterator[int]:
-    """For what has to be done while a turn lasts, from the release on: try until it was. A machine may be too busy."""
+    """For steps that must happen while a waiter's turn lasts: try until they did. A machine may be too busy."""
     yield from range(20)
     pytest.fail("the machine was too busy to see it")
 
 
 def test_op_acquire_is_idempotent_by_attempt(scene: Scene) -> None:
-    """S4; A4: asked again with the same attempt it finds its own grant, with the same token."""
+    """S4; A4: asking again with the same attempt returns the same grant, with the same token."""
     locks, name = scene.connect(), scene.name()
     first = grant(locks.ask(name, A, LONG))
     assert grant(locks.ask(name, A, LONG)).token == first.token
@@ -63,7 +63,7 @@ def test_op_acquire_is_idempotent_by_attempt(scene: Scene) -> None:
 
 
 def test_op_busy_tells_about_the_holder(scene: Scene) -> None:
-    """A6: a refused acquire says who holds it and until when."""
+    """A6: a refused acquire returns the holder and its expiry."""
     locks, name = scene.connect(owner="me"), scene.name()
     first = grant(locks.ask(name, A, LONG, kind="batch", data='{"x":1}'))
     reply = busy(locks.ask(name, B, LONG))
@@ -145,7 +145,7 @@ def test_op_renew_never_shortens(scene: Scene) -> None:
 
 
 def test_op_renew_never_revives(scene: Scene) -> None:
-    """S3, promise 3: what has expired is gone, though nobody has touched its record since."""
+    """S3, promise 3: an expired lease is gone, even if its record was not changed since."""
     locks, name = scene.connect(), scene.name()
     held = grant(locks.ask(name, A, 0.3))
     run_out(scene, name, 0.5)
@@ -160,7 +160,7 @@ def test_op_renew_never_revives(scene: Scene) -> None:
 
 
 def test_op_release_matches_attempt_and_token(scene: Scene) -> None:
-    """S3, promise 3; B4, C4, D5: only the lease that asks."""
+    """S3, promise 3; B4, C4, D5: a release acts only for the lease that asks."""
     locks, name = scene.connect(), scene.name()
     held = grant(locks.ask(name, A, LONG))
     assert locks.run(locks.store.release(name, B, held.token, None)) is False
@@ -185,7 +185,7 @@ def test_op_release_with_an_old_hint_harms_nobody(scene: Scene) -> None:
 
 
 def test_op_release_of_an_expired_lease_is_false(scene: Scene) -> None:
-    """S3: by the time of the store, not by the record that is still there; and the next one is not harmed."""
+    """S3: the store's clock decides expiry, not a record that is still there; the next holder is not affected."""
     locks, name = scene.connect(), scene.name()
     held = grant(locks.ask(name, A, 0.3, queue=True))
     run_out(scene, name, 0.5)
@@ -197,7 +197,7 @@ def test_op_release_of_an_expired_lease_is_false(scene: Scene) -> None:
 
 
 def test_op_abandon_undoes_an_attempt(scene: Scene) -> None:
-    """S4, promise 4: neither holds nor waits; True when it did."""
+    """S4, promise 4: afterwards the attempt neither holds nor waits; True if it did."""
     locks, name = scene.connect(), scene.name()
     assert locks.run(locks.store.abandon(name, A)) is False
     grant(locks.ask(name, A, LONG))
@@ -212,7 +212,7 @@ def test_op_abandon_undoes_an_attempt(scene: Scene) -> None:
 
 @needs("fair")
 def test_op_abandon_passes_on_what_was_granted(scene: Scene) -> None:
-    """L2, L5: a waiter that was granted and gives up hands it to the next."""
+    """L2, L5: a waiter that was granted and gives up passes the name to the next waiter."""
     locks = scene.connect()
     for _ in in_turn():
         name = scene.name()
@@ -284,7 +284,7 @@ def test_op_inspect_shows_what_is_live(scene: Scene) -> None:
 
 
 def test_op_a_grant_says_from_whom_it_was_taken(scene: Scene) -> None:
-    """A6: a new lease is told from one that was taken over, where the store can."""
+    """A6: a takeover is reported, where the store knows the previous holder."""
     locks, name = scene.connect(owner="me"), scene.name()
     first = grant(locks.ask(name, A, 0.3))
     assert first.taken_from is None

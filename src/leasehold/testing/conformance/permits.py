@@ -1,4 +1,4 @@
-"""Names with a capacity: what semaphores and read/write locks rest on. ``limit`` permits, each ask takes ``weight``."""
+"""Names with a limit, for semaphores and read/write locks. ``limit`` permits, each ask takes ``weight``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_weights_share_the_limit(scene: Scene) -> None:
 
 @needs("fair")
 def test_a_waiting_writer_is_not_starved(scene: Scene) -> None:
-    """Reference, rwlock and fair: who comes after the waiting writer waits behind it, though it would fit."""
+    """Reference, rwlock and fair: a reader that arrives after a waiting writer waits behind it."""
     locks = scene.connect()
     shape = {"shape": "rw", "limit": 1000}
     for _ in in_turn():
@@ -102,7 +102,7 @@ def test_another_shape_is_a_mismatch_while_in_use(scene: Scene) -> None:
 
 
 def test_resting_permits(scene: Scene) -> None:
-    """Reference, min_hold: given back early, the name stays taken until ``rest`` is over, and nobody can renew it."""
+    """Reference, min_hold: after an early release the name stays taken until ``rest`` is over; renewal is refused."""
     locks, name = scene.connect(), scene.name()
     begun = time.monotonic()
     held = grant(locks.ask(name, IDS[0], LONG, rest=int(0.6 * SECOND)))
@@ -118,7 +118,7 @@ def test_resting_permits(scene: Scene) -> None:
 
 
 def test_an_abandoned_attempt_does_not_rest(scene: Scene) -> None:
-    """What was never used is not subject to min_hold."""
+    """An abandoned grant that was never used is not subject to min_hold."""
     locks, name = scene.connect(), scene.name()
     grant(locks.ask(name, IDS[0], LONG, rest=20 * SECOND))
     assert locks.run(locks.store.abandon(name, IDS[0])) is True

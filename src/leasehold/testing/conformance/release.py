@@ -1,4 +1,4 @@
-"""Giving back: once, only one's own, from anywhere, and no earlier than min_hold."""
+"""Release: once, only by its own lease, from any thread or task, and no earlier than min_hold."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..handles import eventually
 from ..scene import Scene
 
 TRIES = 5
-"""A loaded machine may be late by itself, now and then."""
+"""How late a loaded machine may be, in seconds."""
 
 
 def test_a_second_release_is_false(scene: Scene) -> None:
-    """Reference: release() is idempotent; False when it was no longer ours."""
+    """Reference: release() is idempotent; False if the lease was lost or released before."""
     lease = scene.connect(ttl=30).lock(scene.name()).acquire()
     assert lease.release() is True
     assert lease.release() is False
 
 
 def test_release_after_expiry_takes_nothing_from_anybody(scene: Scene) -> None:
-    """S3, promise 3; C4, D5: a release by one who has lost it is refused and does no harm."""
+    """S3, promise 3; C4, D5: a release of a lost lease is refused and has no effect."""
     locks, other = scene.connect(), scene.connect()
     name = scene.name()
     lease = locks.lock(name, ttl=scene.steady, renew=False).acquire()
@@ -35,14 +35,14 @@ def test_release_after_expiry_takes_nothing_from_anybody(scene: Scene) -> None:
 
 
 def test_release_after_expiry_of_an_untouched_record_is_false(scene: Scene) -> None:
-    """Reference: False when it was lost, also when nobody has come since."""
+    """Reference: False for a lost lease, even if the name was not acquired since."""
     lease = scene.connect().lock(scene.name(), ttl=scene.steady, renew=False).acquire()
     assert lease.wait_lost()
     assert lease.let_go() is False
 
 
 def test_release_from_elsewhere(scene: Scene) -> None:
-    """Reference: a lease can be given back by another thread or task than took it."""
+    """Reference: another thread or task can release the lease."""
     lease = scene.connect(ttl=30).lock(scene.name()).acquire()
     assert scene.api.start(lease.real.release).result() is True
     assert not lease.valid
@@ -81,7 +81,7 @@ def test_min_hold_keeps_the_name_taken(scene: Scene) -> None:
 
 
 def test_min_hold_reaches_one_who_already_waits(scene: Scene) -> None:
-    """Reference, timing: a waiter gets it when min_hold is over, and not when the ttl would have been."""
+    """Reference, timing: a waiter is granted the name when min_hold is over, not when the ttl would be."""
     locks, other = scene.connect(), scene.connect(ttl=30)
     took: list[float] = []
     while len(took) < TRIES and not (took and took[-1] < 0.8 + 3):
@@ -98,7 +98,7 @@ def test_min_hold_reaches_one_who_already_waits(scene: Scene) -> None:
 
 
 def test_a_lease_whose_handle_is_gone_is_given_back(scene: Scene) -> None:
-    """Promise 4, L5: a garbage-collected lease stops being renewed and is given back."""
+    """Promise 4, L5: a garbage-collected lease is no longer renewed, and is released."""
     import gc
 
     locks = scene.connect(ttl=30)

@@ -18,10 +18,10 @@ WORKERS = 8
 
 
 class Visitors:
-    """Who is inside, of whom never two trust their leases at the same time.
+    """The holders inside a block: no two trust their leases at the same time.
 
-    A lease that another's release has granted begins with a first term. Who stands still for longer than that, as the
-    keeper does, loses it while inside: then, and only then, it may not be alone."""
+    A lease that a release granted begins with a first term. A process that stalls for longer than that loses the lease
+    inside the block: only then another holder may be inside too."""
 
     def __init__(self) -> None:
         self.inside: list[Lease] = []
@@ -57,7 +57,7 @@ def test_increments_under_one_lock_are_exact(scene: Scene) -> None:
                 visitors.enter(lease)
                 tokens.append(lease.token)
                 seen = value
-                time.sleep(0)  # let the others in, if anything does
+                time.sleep(0)  # lets other threads run
                 value = seen + 1
                 visitors.leave(lease)
         except BaseException as error:
@@ -75,7 +75,7 @@ def test_increments_under_one_lock_are_exact(scene: Scene) -> None:
 
 
 def test_blocks_of_one_lock_do_not_mix_up(scene: Scene) -> None:
-    """Reference: a Lock is shareable between threads and tasks, as a block too."""
+    """Reference: threads and tasks can share a Lock, also as a block."""
     lock = scene.connect(ttl=30).lock(scene.name())
     jobs = [lock.block(lambda lease: bool(lease.remaining < 29.6)) for _ in range(WORKERS)]
     leases = []
@@ -88,7 +88,7 @@ def test_blocks_of_one_lock_do_not_mix_up(scene: Scene) -> None:
 
 
 def test_many_names_at_once(scene: Scene) -> None:
-    """Promise 1: contention on some names does not disturb others; everything comes to an end."""
+    """Promise 1: contention on some names does not affect other names; every acquire ends."""
     sessions = [scene.connect(ttl=30) for _ in range(3)]
     names = [scene.name() for _ in range(5)]
     held = {name: Visitors() for name in names}

@@ -1,4 +1,4 @@
-"""Fencing tokens only ever rise: over release, expiry, break, purge, restart, and a clock that is put back."""
+"""Fencing tokens always rise: across release, expiry, break, purge, restart, and a clock that is set back."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_tokens_rise_when_the_store_has_forgotten_everything(scene: Scene) -> No
 
 @needs("restart")
 def test_tokens_rise_over_a_restart_of_the_store(scene: Scene) -> None:
-    """Promise 2, S5: a restart of the store that kept what it had acknowledged; what was free can be taken."""
+    """Promise 2, S5: a restart of the store that kept what it had acknowledged; free names can be acquired."""
     locks = scene.connect(ttl=30)
     name = scene.name()
     first = locks.lock(name).acquire()
