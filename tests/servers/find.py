@@ -38,6 +38,9 @@ KINDS = {
     "etcd": Kind(("etcd",), "etcd Version"),
     "zookeeper": Kind(("zookeeper-server",), "ZooKeeper, version"),
     "faketime": Kind(("libfaketime.so.1",), ""),
+    # Not servers: the shells for which the command has completions.
+    "zsh": Kind(("zsh",), r"^zsh \d", optional=True),
+    "fish": Kind(("fish",), r"^fish, version", optional=True),
 }
 
 
