@@ -117,7 +117,7 @@ def test_bench_on_a_server(shell: Shell, kind: str, request: pytest.FixtureReque
 
 ONE_HAND_OFF = """
 from leasehold.cli import bench, main
-bench.turns = lambda *_: [bench.Turn(1, 0.0, 1.0, 0), bench.Turn(2, 1.25, 2.0, 1)]
+bench.contend = lambda *_: [bench.Sample(1, 0.0, 1.0, 0), bench.Sample(2, 1.25, 2.0, 1)]
 main()
 """
 

@@ -2,72 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import select
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
 
 import pytest
 
-from .shell import LIMIT, Shell, until
-
-
-class Terminal:
-    """A terminal with one program on it."""
-
-    def __init__(self, words: list[str], environment: dict[str, str], folder: str) -> None:
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            try:
-                os.chdir(folder)
-                os.execvpe(words[0], words, environment)
-            finally:
-                os._exit(99)
-        self.seen = self.before = ""
-
-    def type(self, text: str) -> None:
-        os.write(self.fd, text.encode())
-
-    def expect(self, text: str) -> None:
-        """Read on until this has appeared."""
-        ends = time.monotonic() + LIMIT
-        while text not in self.seen:
-            ready, _, _ = select.select([self.fd], [], [], max(0.0, ends - time.monotonic()))
-            assert ready, f"{text!r} did not appear in {self.seen!r}"
-            try:
-                self.seen += os.read(self.fd, 4096).decode()
-            except OSError:
-                raise AssertionError(f"the end came before {text!r}: {self.seen!r}") from None
-        self.before, _, self.seen = self.seen.partition(text)
-
-    def status(self) -> int:
-        ends = time.monotonic() + LIMIT
-        while True:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            assert time.monotonic() < ends, f"it does not end; it said {self.seen!r}"
-            time.sleep(0.005)
-
-
-Start: TypeAlias = Callable[..., Terminal]
-
-
-@pytest.fixture
-def terminal(shell: Shell) -> Iterator[Start]:
-    opened = []
-
-    def start(*words: str) -> Terminal:
-        terminal = Terminal(list(words), {**shell.environment, "PS1": "$ "}, str(shell.folder))
-        opened.append(terminal)
-        return terminal
-
-    yield start
-    for each in opened:
-        os.close(each.fd)
+from .conftest import Start
+from .shell import Shell, until
 
 
 def test_command_reads_from_the_terminal(shell: Shell, terminal: Start) -> None:

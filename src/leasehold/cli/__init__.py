@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from .options import COMMANDS, Options, UsageError, parse
+from .options import COMMANDS, HOLDING, NAMES, Options, UsageError, parse
 from .say import say
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ def _carry_out(options: Options) -> tuple[str, int]:
     if options.help:
         from . import usage
 
-        return usage.OF[options.command], 0
+        return usage.page(options.command), 0
     if options.version:
         from .. import __version__
 
         return f"leasehold {__version__}\n", 0
-    if options.command in ("run", "once"):
+    if options.command in HOLDING:
         if not hasattr(os, "fork"):
             raise UsageError(
                 f"{options.command} needs a system with process groups and signals, such as Linux or macOS"
@@ -76,6 +76,14 @@ def _carry_out(options: Options) -> tuple[str, int]:
         from .bench import bench
 
         return bench(options)
+    if options.command == "completion":
+        from .completion import script
+
+        return script(options.name), 0
+    if options.command == NAMES:
+        from .completion import names
+
+        return names(options), 0
     from .look import look
 
     return look(options)

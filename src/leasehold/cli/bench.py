@@ -29,12 +29,12 @@ TTL = 3.0
 """The ttl of the leases that are held for long, and of the holder that is killed."""
 
 
-class Turn(NamedTuple):
+class Sample(NamedTuple):
     """One holding by one of several processes. Times are on the machine's monotonic clock."""
 
     token: int
-    taken: float
-    given: float
+    acquired: float
+    released: float
     who: int
 
 
@@ -49,8 +49,8 @@ def bench(options: Options) -> Answer:
     name = f"bench-{secrets.token_hex(4)}"
     threads = pairs(url, name, options.seconds)
     tasks = asyncio.run(task_pairs(url, name, options.seconds))
-    handed = hand_offs(turns(url, name, 2, HOLD, options.seconds))
-    crowd = turns(url, name, options.processes, 0.0, options.seconds)
+    handed = hand_offs(contend(url, name, 2, HOLD, options.seconds))
+    crowd = contend(url, name, options.processes, 0.0, options.seconds)
     share, lost = held(url, name, options.leases, options.seconds)
     figures = {
         "pair_threads": _percentiles(threads),
@@ -58,7 +58,8 @@ def bench(options: Options) -> Answer:
         "hand_off": _percentiles(handed),
         "contended": {
             "processes": options.processes,
-            "per_second": len(crowd) / (max(turn.given for turn in crowd) - min(turn.taken for turn in crowd)),
+            "per_second": len(crowd)
+            / (max(sample.released for sample in crowd) - min(sample.acquired for sample in crowd)),
             "fairness": fairness(crowd, options.processes),
         },
         "held": {"leases": options.leases, "ttl": TTL, "share_of_a_core": share, "lost": lost},
@@ -143,7 +144,7 @@ def _ready(process: subprocess.Popen[str]) -> None:
         raise RuntimeError(f"a process of the benchmark failed with exit status {process.wait()}")
 
 
-def turns(url: str, name: str, processes: int, hold: float, seconds: float) -> list[Turn]:
+def contend(url: str, name: str, processes: int, hold: float, seconds: float) -> list[Sample]:
     """Start processes that contend for one name at the same time. Returns their holdings, in the order of tokens."""
     started: list[subprocess.Popen[str]] = []
     found = []
@@ -159,7 +160,7 @@ def turns(url: str, name: str, processes: int, hold: float, seconds: float) -> l
             output, _ = process.communicate()
             if process.returncode:
                 raise RuntimeError(f"a process of the benchmark failed with exit status {process.returncode}")
-            found += [Turn(token, taken, given, who) for token, taken, given in json.loads(output)]
+            found += [Sample(token, acquired, released, who) for token, acquired, released in json.loads(output)]
     finally:
         for process in started:
             process.kill()
@@ -167,7 +168,7 @@ def turns(url: str, name: str, processes: int, hold: float, seconds: float) -> l
     return sorted(found)
 
 
-def take_turns(name: str, hold: float, seconds: float) -> list[tuple[int, float, float]]:
+def contender(name: str, hold: float, seconds: float) -> list[tuple[int, float, float]]:
     """One of the processes: returns token, start and end of each of its holdings."""
     seen: list[tuple[int, float, float]] = []
     with connect(namespace=NAMESPACE) as locks:
@@ -177,36 +178,36 @@ def take_turns(name: str, hold: float, seconds: float) -> list[tuple[int, float,
         lock, ends = locks.lock(name), time.monotonic() + seconds
         while time.monotonic() < ends or not seen:
             lease = lock.acquire()
-            taken = time.monotonic()
+            acquired = time.monotonic()
             if hold:
                 time.sleep(hold)
-            given = time.monotonic()
+            released = time.monotonic()
             lease.release()
-            seen.append((lease.token, taken, given))
+            seen.append((lease.token, acquired, released))
     return seen
 
 
-def hold_on(name: str) -> None:
+def hold_until_killed(name: str) -> None:
     """The process that is killed: acquires the name and holds it."""
     with connect(namespace=NAMESPACE, ttl=TTL) as locks, locks.lock(name):
         print("ready", flush=True)
         sys.stdin.readline()
 
 
-def hand_offs(turns: Sequence[Turn]) -> list[float]:
+def hand_offs(samples: Sequence[Sample]) -> list[float]:
     """Seconds from the call of ``release`` in one process to the return of ``acquire`` in another."""
-    return [after.taken - before.given for before, after in pairwise(turns) if after.who != before.who]
+    return [after.acquired - before.released for before, after in pairwise(samples) if after.who != before.who]
 
 
-def fairness(turns: Sequence[Turn], processes: int) -> float:
+def fairness(samples: Sequence[Sample], processes: int) -> float:
     """Jain's index: 1 when all processes had the same share, 1/n when one of them had everything."""
-    shares = [sum(turn.who == who for turn in turns) for who in range(processes)]
+    shares = [sum(sample.who == who for sample in samples) for who in range(processes)]
     return sum(shares) ** 2 / (processes * sum(share**2 for share in shares))
 
 
 def _percentiles(took: Sequence[float]) -> dict[str, float]:
     """P50 and P99 in seconds, and the number of samples."""
-    # There may be only one sample: on a busy machine two processes may have had all their turns one after the other.
+    # There may be only one sample: on a busy machine two processes may have had all their samples one after the other.
     cuts = statistics.quantiles(took, n=100, method="inclusive") if len(took) > 1 else [*took] * 99
     return {"p50": cuts[49], "p99": cuts[98], "count": len(took)}
 
@@ -239,6 +240,6 @@ def _short(seconds: float) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) == 2:
-        hold_on(sys.argv[1])
+        hold_until_killed(sys.argv[1])
     else:
-        json.dump(take_turns(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])), sys.stdout)
+        json.dump(contender(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])), sys.stdout)

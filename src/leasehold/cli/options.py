@@ -33,7 +33,7 @@ class Options:
         self.url: str | None = None
         self.namespace = ""
         self.name = ""
-        """The lease's name; for ``ls`` a prefix of names."""
+        """The lease's name; for ``ls`` and ``completion names`` a prefix of names; for ``completion`` the shell."""
         self.json = False
         self.force = False
         # ``init``
@@ -51,6 +51,9 @@ class Options:
         self.ttl = 30.0
         self.timeout: float | None = None
         self.no_wait = False
+        self.verbose = False
+        self.limit: int | None = None
+        self.shared = False
         self.min_hold: float | None = None
         self.kill_after: float | None = None
         self.on_busy_exit = BUSY
@@ -63,7 +66,9 @@ class Options:
 def shown(word: str) -> str:
     """A word of the command line, quoted for a message. A URL is cut after its scheme: it may contain a password."""
     scheme, separator, _ = word.partition("://")
-    return f"{scheme}://…" if separator else repr(word)
+    if separator:
+        return f"{scheme}://…"
+    return "…@…" if ":" in word.partition("@")[0] and "@" in word else repr(word)  # user:password@host
 
 
 def text(word: str) -> str:
@@ -122,86 +127,139 @@ def count(word: str) -> int:
     return int(word)
 
 
-def when_unavailable(word: str) -> str:
-    if word not in ("fail", "skip", "run"):
-        raise ValueError(f"unknown value {shown(word)}: use fail, skip or run")
-    return word
+def limit(word: str) -> int:
+    if not (word.isascii() and word.isdigit() and int(word) >= 1):
+        raise ValueError(f"invalid number {shown(word)}: use 1 or more")
+    return int(word)
+
+
+class OneOf:
+    """Parses a word that must be one of ``words``. The completions offer these."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def __call__(self, word: str) -> str:
+        if word not in self.words:
+            raise ValueError(f"unknown value {shown(word)}: use {', '.join(self.words[:-1])} or {self.words[-1]}")
+        return word
 
 
 _EVERYWHERE: Known = {
     "--url": ("url", text),
     "--namespace": ("namespace", text),
-    "--help": ("help", None),
     "-h": ("help", None),
+    "--help": ("help", None),
 }
-_BEFORE: Known = {**_EVERYWHERE, "--version": ("version", None)}
-_LOOK: Known = {**_EVERYWHERE, "--json": ("json", None)}
+_LOOK: Known = {"--json": ("json", None), **_EVERYWHERE}
 _HOLD: Known = {
-    **_EVERYWHERE,
-    "--owner": ("owner", text),
     "--ttl": ("ttl", ttl),
+    "-w": ("timeout", duration),
     "--timeout": ("timeout", duration),
+    "-n": ("no_wait", None),
     "--no-wait": ("no_wait", None),
     "--kill-after": ("kill_after", duration),
     "--on-busy-exit": ("on_busy_exit", exit_code),
+    "--owner": ("owner", text),
+    "-v": ("verbose", None),
+    "--verbose": ("verbose", None),
+    **_EVERYWHERE,
 }
-_OF: Mapping[str, Known] = {
+OPTIONS: Mapping[str, Known] = {
+    "": {**_EVERYWHERE, "--version": ("version", None)},
     "run": {
-        **_HOLD,
+        "--limit": ("limit", limit),
+        "--shared": ("shared", None),
         "--min-hold": ("min_hold", duration),
-        "--on-unavailable": ("on_unavailable", when_unavailable),
+        "--on-unavailable": ("on_unavailable", OneOf("fail", "skip", "run")),
+        **_HOLD,
     },
-    "once": {**_HOLD, "--version": ("work_version", text), "--retries": ("retries", count)},
+    "once": {"--version": ("work_version", text), "--retries": ("retries", count), **_HOLD},
     "ls": _LOOK,
     "show": _LOOK,
-    "break": {**_LOOK, "--force": ("force", None)},
+    "break": {"--force": ("force", None), **_LOOK},
     "stats": _LOOK,
     "doctor": _LOOK,
     "init": {
-        **_LOOK,
         "--print-sql": ("print_sql", None),
         "--from-legacy": ("from_legacy", None),
         "--legacy-collection": ("legacy", names),
         "--dry-run": ("dry_run", None),
+        **_LOOK,
     },
     "bench": {
-        **_LOOK,
         "--seconds": ("seconds", ttl),
         "--processes": ("processes", processes),
         "--leases": ("leases", leases),
+        **_LOOK,
     },
+    "completion": _EVERYWHERE,
+    "help": _EVERYWHERE,
 }
-COMMANDS = tuple(_OF)
-_HOLDING = ("run", "once")
-_NAMES = {"run": (1, 1), "once": (1, 1), "ls": (0, 1), "show": (1, 1), "break": (1, 1)}
+"""The options of each command, and ("") those before the command. Help and completions are made from this table."""
+COMMANDS = tuple(filter(None, OPTIONS))
+HOLDING = ("run", "once")
+"""Commands that take NAME and then the words of COMMAND."""
+SHELLS = ("bash", "zsh", "fish")
+NAMES = "names"
+"""``leasehold completion names [PREFIX]``: what the scripts call to complete the names of leases."""
+_PLAIN = {
+    **dict.fromkeys(("run", "once", "show", "break"), (1, 1)),
+    "ls": (0, 1),
+    "completion": (1, 2),
+    "help": (0, 1),
+}
 """The least and the most plain words that a command takes; ``run`` and ``once`` take COMMAND after them."""
 
 
 def parse(words: list[str]) -> Options:
     """Parse a command line. Raises UsageError."""
     options = Options()
-    known, words = _BEFORE, list(words)
+    known, words = OPTIONS[""], list(words)
     plain: list[str] = []
     all_plain = False
     while words:
         word = words.pop(0)
         if word[:1] == "-" and word not in ("-", "--") and not all_plain:
-            _set(options, known, word, words)
+            option, *rest = _apart(word, known)
+            words[:0] = rest
+            _set(options, known, option, words)
         elif not options.command:
-            if word not in _OF:
-                raise UsageError(f"unknown command {shown(word)}{_meant(word, _OF)}")
-            options.command, known = word, _OF[word]
-        elif plain and options.command in _HOLDING:
+            known = _known(word)
+            options.command = word
+        elif plain and options.command in HOLDING:
             # NAME was given, so COMMAND starts here, with or without "--". All words that follow belong to it.
             options.line = words if word == "--" else [word, *words]
             break
         elif word == "--" and not all_plain:
             all_plain = True
+            if options.command in HOLDING and words and words[0][:1] != "-":
+                raise UsageError(f"NAME is missing before '--': use leasehold {options.command} NAME -- COMMAND...")
         else:
             plain.append(word)
     if not (options.help or options.version):
         _check(options, plain)
     return options
+
+
+def _known(command: str) -> Known:
+    if command not in COMMANDS:
+        raise UsageError(f"unknown command {shown(command)}{_meant(command, COMMANDS)}")
+    return OPTIONS[command]
+
+
+def _apart(word: str, known: Known) -> list[str]:
+    """Short options that were written together: ``-nv`` is ``-n -v``, ``-w5s`` is ``-w 5s``."""
+    if word.startswith("--") or len(word) == 2:
+        return [word]
+    for end in range(2, len(word) + 1):
+        option = f"-{word[end - 1]}"
+        if option not in known:
+            return [word]
+        if known[option][1] is not None:
+            value = word[end:].removeprefix("=")
+            return [*(f"-{letter}" for letter in word[1:end]), *([value] if value else [])]
+    return [f"-{letter}" for letter in word[1:]]
 
 
 def _set(options: Options, known: Known, word: str, rest: list[str]) -> None:
@@ -227,18 +285,46 @@ def _set(options: Options, known: Known, word: str, rest: list[str]) -> None:
 
 def _check(options: Options, plain: list[str]) -> None:
     if not options.command:
-        raise UsageError(f"a command is missing: use one of {', '.join(_OF)}")
-    least, most = _NAMES.get(options.command, (0, 0))
+        raise UsageError(f"a command is missing: use one of {', '.join(COMMANDS)}")
+    least, most = _PLAIN.get(options.command, (0, 0))
+    if options.command == "completion" and plain[:1] != [NAMES]:
+        most = 1
     if len(plain) < least:
-        raise UsageError("NAME is missing: the name of the lease")
+        shells = f"SHELL is missing: use {', '.join(SHELLS[:-1])} or {SHELLS[-1]}"
+        raise UsageError(shells if options.command == "completion" else "NAME is missing: the name of the lease")
     if len(plain) > most:
         raise UsageError(f"unexpected argument {shown(plain[most])}")
     options.name = plain[0] if plain else ""
-    if options.command in _HOLDING:
-        if not options.line:
-            raise UsageError("COMMAND is missing: the program to run while the lease is held")
-        if options.no_wait and options.timeout is not None:
-            raise UsageError("--timeout and --no-wait exclude each other: use one of them")
+    if options.command == "help":
+        _ask_for_help(options)
+    elif options.command == "completion":
+        _complete(options, plain)
+    elif options.command in HOLDING:
+        _check_holding(options)
+
+
+def _ask_for_help(options: Options) -> None:
+    """``leasehold help COMMAND`` is ``leasehold COMMAND --help``."""
+    if options.name:
+        _known(options.name)
+    options.command, options.help = options.name, True
+
+
+def _complete(options: Options, plain: list[str]) -> None:
+    if plain[0] == NAMES:
+        options.command = NAMES
+        options.name = "".join(plain[1:])
+    elif plain[0] not in SHELLS:
+        raise UsageError(f"unknown shell {shown(plain[0])}{_meant(plain[0], SHELLS)}: use {', '.join(SHELLS)}")
+
+
+def _check_holding(options: Options) -> None:
+    if not options.line:
+        raise UsageError("COMMAND is missing: the program to run while the lease is held")
+    if options.no_wait and options.timeout is not None:
+        raise UsageError("--timeout and --no-wait exclude each other: use one of them")
+    if options.shared and options.limit is not None:
+        raise UsageError("--limit and --shared exclude each other: use one of them")
 
 
 def _meant(word: str, known: Iterable[str]) -> str:

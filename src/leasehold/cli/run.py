@@ -7,17 +7,16 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from ..core import clock
 from .child import Child, find
 from .guardian import Guardian
 from .options import UsageError, shown
-from .say import held, say, span
-from .watch import SLACK, Watch
+from .say import say, span
+from .supervisor import SLACK, Supervisor
 
 if TYPE_CHECKING:
     from ..threads.lease import Lease
-    from ..threads.locks import Locks
     from .options import Options
-    from .signals import Signals
 
 NO_PROCESS, LOST, NOT_ENDED = 71, 74, 77
 """EX_OSERR, EX_IOERR and EX_NOPERM of sysexits.h."""
@@ -73,6 +72,7 @@ def plan(ttl: float, kill_after: float | None) -> tuple[float, float]:
 
 
 def _run(options: Options, child: Child, guardian: Guardian) -> int:
+    from .acquire import acquire
     from .signals import Signals
     from .store import leave, open_store
 
@@ -88,9 +88,13 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
             if (code := work.settled()) is not None:
                 return code
             timeout = work.left()
-        lease = _acquire(options, locks, renew_every, signals, timeout)
+        lease = acquire(options, locks, renew_every, signals, timeout)
         if isinstance(lease, int):
             return lease
+        began = clock.now()
+        if lease is not None and signals.is_set():  # since the lease was granted
+            _release(lease, None, 0)
+            return 128 + signals.take()[0]
         if work is not None and (code := work.settled()) is not None:  # another process ran it during the wait
             assert lease is not None
             _release(lease, None, 0)
@@ -103,61 +107,24 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         child.start(environment, getattr(locks._core.driver, "life", None))
         gc.freeze()  # loaded modules stay until the end: the collector can skip them
         gc.enable()
-        watch = Watch(child, guardian, signals)
-        reason = watch.until_end(lease, kill_after, renew_every)
+        supervisor = Supervisor(child, guardian, signals)
+        reason = supervisor.until_end(lease, kill_after, renew_every)
         guardian.dismiss()
         child.take_terminal()
-        if watch.runs_on:
+        if supervisor.runs_on:
             guardian.reap()
             os._exit(NOT_ENDED)  # without a release: COMMAND still runs and relies on the lease
         assert child.status is not None
         if work is not None and lease is not None and reason is None and not work.record(lease, child.status):
             reason = "it was lost before the outcome was recorded"
-        return child.status if lease is None else _release(lease, reason, child.status)
+        if lease is None:
+            return child.status
+        code = _release(lease, reason, child.status)
+        if options.verbose:
+            say(f"released {lease.name!r} after {span(clock.now() - began)}; COMMAND exited with {child.status}")
+        return code
     finally:
         leave(locks)
-
-
-def _acquire(
-    options: Options, locks: Locks, renew_every: float, signals: Signals, timeout: float | None
-) -> Lease | int | None:
-    """The lease; None if COMMAND is to run without it; an exit code if COMMAND is not to run."""
-    from ..core.acquire import WrongShape
-    from ..errors import AcquireCancelled, AcquireTimeout, StoreUnavailable
-    from .store import checked
-
-    lock = checked(
-        locks.lock,
-        options.name,
-        ttl=options.ttl,
-        renew_every=renew_every,
-        min_hold=options.min_hold,
-        kind="once" if options.command == "once" else "lock",
-    )
-    try:
-        lease = lock.acquire(timeout, cancel=signals)
-    except AcquireCancelled:
-        return 128 + signals.take()[0]
-    except AcquireTimeout as error:
-        who = held(error.holder) if error.holder is not None else "others hold it or wait for it"
-        name = repr(options.name)
-        what = f"timed out after {span(options.timeout)} waiting for {name}" if options.timeout else f"{name} is busy"
-        say(f"{what}: {who}")
-        return options.on_busy_exit
-    except WrongShape as error:
-        raise UsageError(str(error)) from error
-    except StoreUnavailable as error:
-        if options.on_unavailable == "fail":
-            raise
-        if options.on_unavailable == "skip":
-            say(f"COMMAND skipped (--on-unavailable skip): {error}")
-            return options.on_busy_exit
-        say(f"COMMAND runs without the lease (--on-unavailable run): {error}")
-        return None
-    if signals.is_set():
-        _release(lease, None, 0)
-        return 128 + signals.take()[0]
-    return lease
 
 
 def _release(lease: Lease, reason: str | None, status: int) -> int:

@@ -28,7 +28,7 @@ _UNKILLABLE = 1.0
 _ANOTHER_USER = "runs as another user and cannot be signalled"
 
 
-class Watch:
+class Supervisor:
     """Watches COMMAND, its lease and the signals to ``run``."""
 
     def __init__(self, child: Child, guardian: Guardian, signals: Signals) -> None:

@@ -25,6 +25,8 @@ from .state import NEVER
 class WrongShape(ValueError):
     """The name is in use as another kind of lock."""
 
+    shape = ""
+    """That kind: lock, semaphore or rwlock."""
     unanswered = False
     """Whether an earlier call of the same attempt got no answer: the store may still carry it out."""
 
@@ -206,10 +208,12 @@ def _granted(core: Registry, spec: Spec, ask: Ask, grant: Grant, sent: float) ->
 
 
 def _wrong_shape(ask: Ask, found: Mismatch) -> WrongShape:
-    return WrongShape(
+    error = WrongShape(
         f"{ask.name!r} is in use as a {found.shape} with limit {found.limit}; "
         f"it cannot be a {ask.shape} with limit {ask.limit} at the same time"
     )
+    error.shape = found.shape
+    return error
 
 
 def _poll(spec: Spec, busy: Busy, pause: float) -> float:
