@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 import leasehold
-from leasehold.cli.options import COMMANDS, duration
+from leasehold.cli.descriptions import options_of
+from leasehold.cli.options import COMMANDS, OPTIONS, Options, duration, parse
 from leasehold.cli.run import plan
 from leasehold.cli.say import span
+from leasehold.cli.usage import page
 
 from .shell import LIMIT, Shell
 
@@ -60,19 +63,38 @@ def test_spans(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 
-def test_help_tells_of_every_command(shell: Shell) -> None:
+def test_help_of_every_command(shell: Shell) -> None:
     main = shell.do("--help")
     assert main.returncode == 0
+    assert shell.do("help").stdout == main.stdout
     for command in COMMANDS:
         assert f"leasehold {command}" in main.stdout
-        page = shell.do(command, "-h")
-        assert page.returncode == 0
-        assert page.stdout.startswith(f"usage: leasehold {command}")
-        assert "Example" in page.stdout
-        assert "--url" in page.stdout
+        done = shell.do(command, "-h")
+        assert done.returncode == 0
+        assert done.stdout == shell.do("help", command).stdout
+        assert done.stdout.startswith(f"usage: leasehold {command}")
+        assert "Example" in done.stdout
     assert shell.do("run", "job", "--help").stdout.startswith("usage: leasehold run")
-    for line in (main.stdout + shell.do("run", "--help").stdout).splitlines():
-        assert len(line) <= 120
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_page_fits_80_columns(command: str) -> None:
+    lines = page(command).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_page_has_the_options_of_the_parser(command: str) -> None:
+    listed = [line for line in page(command).splitlines() if re.match(r"  (-\w|    --)", line)]
+    flags = [flag for line in listed for flag in re.findall(r"(?<![\w-])--?[a-z][\w-]*", line[:27].partition("--")[0])]
+    flags += [word for line in listed for word in line.split()[:2] if word.startswith("--")]
+    assert sorted(flags) == sorted(OPTIONS[command])
+    for option in options_of(command):
+        takes_value = OPTIONS[command][option.flags[0]][1] is not None
+        (line,) = [line for line in listed if option.flags[-1] in line.split()[:2]]
+        assert takes_value == bool(option.value)
+        assert not option.value or f"{option.flags[-1]} {option.value}" in line
 
 
 def test_version(shell: Shell) -> None:
@@ -91,6 +113,8 @@ def test_the_installed_command_is_the_same(shell: Shell) -> None:
         ((), "a command is missing: use one of run, once, "),
         (("rnu", "job"), "did you mean run?"),
         (("run",), "NAME is missing"),
+        (("run", "--", "echo", "hi"), "NAME is missing before '--': use leasehold run NAME -- COMMAND"),
+        (("once", "--ttl", "5s", "--", "echo", "hi"), "NAME is missing"),
         (("run", "job"), "COMMAND is missing"),
         (("run", "job", "--"), "COMMAND is missing"),
         (("run", "job", "--tll", "5", "true"), "did you mean --ttl?"),
@@ -101,6 +125,20 @@ def test_the_installed_command_is_the_same(shell: Shell) -> None:
         (("run", "job", "--ttl", "1000d", "true"), "a year"),
         (("run", "job", "--no-wait=yes", "true"), "--no-wait takes no value"),
         (("run", "job", "--no-wait", "--timeout", "5", "true"), "exclude each other"),
+        (("run", "job", "-n", "-w", "5", "true"), "exclude each other"),
+        (("run", "job", "-w", "true"), "-w: invalid duration 'true'"),
+        (("run", "job", "-x", "true"), "unknown option '-x'"),
+        (("run", "job", "-nx", "true"), "unknown option '-nx'"),
+        (("run", "job", "--limit", "2", "--shared", "true"), "--limit and --shared exclude each other"),
+        (("run", "job", "--limit", "0", "true"), "use 1 or more"),
+        (("run", "job", "--limit", "10000000", "true"), "limit must be 1 to "),
+        (("once", "job", "--shared", "true"), "unknown option '--shared'"),
+        (("help", "rnu"), "unknown command 'rnu'; did you mean run?"),
+        (("help", "run", "ls"), "unexpected argument 'ls'"),
+        (("-help",), "did you mean --help?"),
+        (("ls", "--jsno"), "did you mean --json?"),
+        (("completion",), "SHELL is missing: use bash, zsh or fish"),
+        (("completion", "bash", "x"), "unexpected argument 'x'"),
         (("run", "job", "--on-busy-exit", "256", "true"), "0 to 255"),
         (("run", "job", "--on-unavailable", "cry", "true"), "fail, skip or run"),
         (("run", "", "true"), "1 to 512 characters"),
@@ -126,6 +164,30 @@ def test_wrong_command_lines(shell: Shell, words: tuple[str, ...], said: str) ->
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
     assert shell.processes() == []
+
+
+def parsed(*words: str) -> Options:
+    return parse([*words, "job", "--", "true"])
+
+
+def test_short_options() -> None:
+    assert parsed("run", "-n").no_wait
+    assert parsed("run", "-v").verbose
+    assert parsed("run", "-w", "5s").timeout == 5
+    assert parsed("run", "-w5s").timeout == 5
+    assert parsed("run", "-w=5s").timeout == 5
+    both = parsed("once", "-vn")
+    assert both.verbose
+    assert both.no_wait
+    both = parsed("run", "-vw", "2m")
+    assert both.verbose
+    assert both.timeout == 120
+
+
+def test_name_that_starts_with_a_dash_follows_two_dashes() -> None:
+    for words in (["--", "-x", "--", "echo"], ["--", "-x", "echo"]):
+        options = parse(["run", *words])
+        assert (options.name, options.line) == ("-x", ["echo"])
 
 
 def test_the_plan_leaves_room_for_two_renewals() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import admin as store
-from ..stores.common.findings import ERROR, Finding
-from .look import Answer, as_json, table
+from ..stores.common.findings import ERROR, OK, Finding
+from .look import Answer, as_json
 from .options import Options, UsageError
 from .store import checked, no_namespace
+from .table import GREEN, RED, YELLOW, fields
 
 UNFIT = 1
+_COLOURS = {OK: GREEN, "warning": YELLOW, ERROR: RED}
 
 
 def admin(options: Options) -> Answer:
@@ -35,10 +37,6 @@ def _told(findings: Sequence[Finding], json: bool) -> Answer:
     code = UNFIT if any(finding.level == ERROR for finding in findings) else 0
     if json:
         return as_json([finding._asdict() for finding in findings]), code
-    lines = table([(finding.level, finding.subject, finding.message) for finding in findings]).splitlines()
-    shown = []
-    for line, finding in zip(lines, findings, strict=True):
-        shown.append(line)
-        if finding.advice:
-            shown += [f"         {line}" for line in finding.advice.splitlines()]
-    return "".join(f"{line}\n" for line in shown), code
+    rows = [(found.level, found.subject, found.message) for found in findings]
+    colours = [_COLOURS.get(found.level, "") for found in findings]
+    return fields(rows, notes=[found.advice for found in findings], colours=colours), code

@@ -18,9 +18,10 @@ from typing import NamedTuple
 
 from .. import aio, connect
 from ..stores.urls import ENVIRONMENT, given_or_default
-from .look import Answer, as_json, table
+from .look import Answer, as_json
 from .options import Options, UsageError
 from .store import checked, no_namespace
+from .table import screen, table, wrapped
 
 NAMESPACE = "leasehold-bench"
 HOLD = 0.005
@@ -225,12 +226,13 @@ def _shown(figures: dict[str, dict[str, float]]) -> str:
     rate = f"{crowd['per_second']:.0f} hand-offs per second, fairness {crowd['fairness']:.3f} of 1"
     kept, over = figures["held"], figures["takeover"]
     share = f"{kept['share_of_a_core']:.1%} of a core, {kept['lost']} lost"
-    return (
-        table(rows)
-        + f"{crowd['processes']:.0f} processes contending for one name: {rate}\n"
-        + f"{kept['leases']:.0f} leases held (ttl {kept['ttl']:.0f} s): {share}\n"
-        + f"holder killed with −9 (ttl {over['ttl']:.0f} s): replaced after {_short(over['seconds'])}\n"
+    lines = (
+        f"{crowd['processes']:.0f} processes contending for one name: {rate}",
+        f"{kept['leases']:.0f} leases held (ttl {kept['ttl']:.0f} s): {share}",
+        f"holder killed with −9 (ttl {over['ttl']:.0f} s): replaced after {_short(over['seconds'])}",
     )
+    on = screen()
+    return table(rows, on=on) + "".join(f"{piece}\n" for line in lines for piece in wrapped(line, on, 0))
 
 
 def _short(seconds: float) -> str:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core import checks
-from ..core.log import shown
 from ..model import LeaseInfo, LockMetrics
 from ..threads.locks import Locks
 from .options import Options
 from .say import held, local, say, span
 from .store import checked, leave, open_store
+from .table import fields, table
 
 NOBODY = 1
 Answer = tuple[str, int]
@@ -48,7 +48,7 @@ def _ls(locks: Locks, options: Options) -> Answer:
         since, left = span(now - lease.acquired.timestamp()), span(lease.expires.timestamp() - now)
         waiting = "?" if lease.waiters is None else str(lease.waiters)
         rows.append((lease.name, lease.kind, lease.owner, str(lease.token), since, left, waiting))
-    return table(rows), 0
+    return table(rows, shorten=(0, 1, 2)), 0
 
 
 def _show(locks: Locks, options: Options) -> Answer:
@@ -70,8 +70,8 @@ def _show(locks: Locks, options: Options) -> Answer:
     if lease.waiters is not None:
         rows.append(("waiting", str(lease.waiters)))
     if lease.data is not None:
-        rows.append(("data", json.dumps(lease.data)))
-    return table(rows), 0
+        rows.append(("data", json.dumps(lease.data, ensure_ascii=False)))
+    return fields(rows), 0
 
 
 def _break(locks: Locks, options: Options) -> Answer:
@@ -101,7 +101,7 @@ def _stats(locks: Locks, options: Options) -> Answer:
     metrics = locks.metrics()
     if options.json:
         return as_json(metrics._asdict()), 0
-    return table(_figures(metrics)), 0
+    return table(_figures(metrics), head=False, shorten=(0,)), 0
 
 
 def _figures(metrics: LockMetrics) -> list[tuple[str, str]]:
@@ -123,26 +123,6 @@ _COMMANDS: Mapping[str, Callable[[Locks, Options], Answer]] = {
     "break": _break,
     "stats": _stats,
 }
-
-
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as aligned columns. Cells may contain any text from the store, so unprintable characters are escaped."""
-    rows = [[shown(cell) for cell in row] for row in rows]
-    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell + " " * (most - width(cell)) for cell, most in zip(row, widths, strict=True)]
-        lines.append("  ".join(cells).rstrip() + "\n")
-    return "".join(lines)
-
-
-def width(text: str) -> int:
-    """How many columns of a terminal the text takes."""
-    if text.isascii():
-        return len(text)
-    from unicodedata import combining, east_asian_width
-
-    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
 def as_json(value: Any) -> str:

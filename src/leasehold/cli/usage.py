@@ -232,9 +232,9 @@ Example:
 _COMPLETION = """\
 usage: leasehold completion SHELL
 
-Prints a script that completes commands, options and their values in SHELL: bash,
-zsh or fish. For show, break and ls it also completes the names of held leases:
-it asks the store for at most a second, and stays silent if that fails.
+Prints a script that completes commands, options and their values in SHELL:
+bash, zsh or fish. For show, break and ls it also completes the names of held
+leases: it asks the store for at most a second, and stays silent if that fails.
 
 {options}
 
