@@ -21,14 +21,20 @@ def main() -> NoReturn:
 
     An SQLite connection is left to the kernel: see ``SqliteThreads.leave``.
     """
+    if any("://" in word for word in sys.argv):
+        from .passwords import hide_arguments
+
+        hide_arguments()
     try:
         output, code = command(sys.argv[1:])
         if output:
             code = _print(output) or code
     except KeyboardInterrupt:
         code = 130
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        from .passwords import print_error
+
+        print_error(error)
         code = 70  # EX_SOFTWARE: a bug
     os._exit(code)
 
@@ -39,7 +45,7 @@ def command(words: list[str]) -> tuple[str, int]:
         return _carry_out(parse(words))
     except UsageError as error:
         asked = next((f" {word}" for word in words if word in COMMANDS), "")
-        say(f"{error} (see `leasehold{asked} --help`)")
+        say(f"{_hidden(error)} (see `leasehold{asked} --help`)")
         return "", USAGE
     except Exception as error:
         from ..errors import StoreError, StoreUnavailable
@@ -47,8 +53,14 @@ def command(words: list[str]) -> tuple[str, int]:
         driver_missing = isinstance(error, ModuleNotFoundError) and error.__cause__ is not None
         if not (isinstance(error, StoreError) or driver_missing):
             raise
-        say(str(error))
+        say(_hidden(error))
         return "", UNAVAILABLE if isinstance(error, StoreUnavailable) else NOT_READY
+
+
+def _hidden(text: object) -> str:
+    from .passwords import hidden
+
+    return hidden(str(text))
 
 
 def _carry_out(options: Options) -> tuple[str, int]:
@@ -71,7 +83,8 @@ def _carry_out(options: Options) -> tuple[str, int]:
     if options.command in ("doctor", "init"):
         from .admin import admin
 
-        return admin(options)
+        output, code = admin(options)
+        return _hidden(output), code
     if options.command == "bench":
         from .bench import bench
 

@@ -20,6 +20,7 @@ from .. import aio, connect
 from ..stores.urls import ENVIRONMENT, given_or_default
 from .look import Answer, as_json
 from .options import Options, UsageError
+from .passwords import print_error
 from .store import checked, no_namespace
 from .table import screen, table, wrapped
 
@@ -240,8 +241,19 @@ def _short(seconds: float) -> str:
     return f"{seconds * scale:.3g} {unit}"
 
 
+def main(arguments: Sequence[str]) -> int:
+    """One of the processes that ``bench`` starts."""
+    try:
+        if len(arguments) == 1:
+            hold_until_killed(arguments[0])
+        else:
+            name, hold, seconds = arguments
+            json.dump(contender(name, float(hold), float(seconds)), sys.stdout)
+    except Exception as error:
+        print_error(error)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        hold_until_killed(sys.argv[1])
-    else:
-        json.dump(contender(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])), sys.stdout)
+    sys.exit(main(sys.argv[1:]))
