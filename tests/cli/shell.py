@@ -17,16 +17,16 @@ import leasehold
 
 T = TypeVar("T")
 PF_EXITING = 0x4
-"""Of the kernel, among a process's flags."""
+"""A flag of a process that the kernel is ending."""
 
 UNAVAILABLE = 69
-"""What ``leasehold`` exits with when the store does not answer."""
+"""The exit code of ``leasehold`` when the store does not answer."""
 LIMIT = 60.0
-"""Nothing in these tests takes longer, however busy the machine is."""
+"""Seconds within which everything in these tests ends, even on a busy machine."""
 
 
 class Shell:
-    """Calls ``leasehold`` with a database of its own; ends what is left over."""
+    """Runs ``leasehold`` on a database of its own; kills the processes that are left at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Shell:
         return [sys.executable, "-m", "leasehold", *words]
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[str]:
-        """``leasehold`` with these words, in the background."""
+        """Start ``leasehold`` with these words, in the background."""
         options = {
             "env": self.environment,
             "stdin": subprocess.DEVNULL,
@@ -73,11 +73,11 @@ class Shell:
         return process
 
     def do(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
-        """``leasehold`` with these words, to its end."""
+        """Run ``leasehold`` with these words to its end."""
         return finish(self.start(*words, **options))
 
     def processes(self) -> list[int]:
-        """Every live process that descends from what this shell has started, wherever it went."""
+        """Every live process that this shell started, and their descendants in any session."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -89,19 +89,19 @@ class Shell:
         return found
 
     def guardian_of(self, run: int) -> int:
-        """The process beside ``run`` that guards COMMAND: it leads a session of its own, once it has come to it."""
+        """The guardian of a ``run``: the process that leads a session of its own."""
         (found,) = until(lambda: [pid for pid in self.processes() if pid != run and stat(pid)[3] == str(pid)])
         return found
 
     def runs(self, program: str) -> bool:
-        """Whether a process of ours is this program by now."""
+        """Whether a process of this shell runs this program."""
         return any(program_of(pid) == program for pid in self.processes())
 
     def timed_out(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """``leasehold`` with these words, of which one is ``--timeout``, to its end.
+        """Run ``leasehold`` with these words, among them ``--timeout``, to its end.
 
-        Its last look at the store may take half a second. When the machine stands still for that long, it ends as if
-        the store were away, which says nothing."""
+        Its last call of the store may take half a second. On a machine that does not run it for so long, it ends as if
+        the store were away: then it is run again."""
         for _ in range(5):
             done = self.do(*words)
             if done.returncode != UNAVAILABLE:
@@ -114,9 +114,9 @@ class Shell:
 
 
 class Stalls:
-    """How much later than it wanted somebody was let run, at worst, while this is open.
+    """Measures the longest time for which the machine did not run this process.
 
-    What has to be done at a certain time can be late by as much on this machine, and by no fault of who does it."""
+    Anything with a deadline may be late by as much, without a fault of its own."""
 
     TICK = 0.005
 
@@ -183,7 +183,7 @@ def state(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether it can still do anything: one that is dead to itself is a while on its way to being a zombie."""
+    """Whether a process can still do anything. A process that is ending is not a zombie at once."""
     try:
         state, _, _, _, _, _, flags, *_ = stat(pid)
     except OSError:
@@ -192,7 +192,7 @@ def alive(pid: int) -> bool:
 
 
 def program_of(pid: int) -> str:
-    """The name of what it runs, or empty when there is no such process."""
+    """The name of the program that a process runs; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
     except OSError:
@@ -206,11 +206,11 @@ def signals_of(pid: int | str, which: str) -> set[int]:
 
 
 def files_of(pid: int) -> set[str]:
-    """What a process has open."""
+    """The open files of a process."""
     found = set()
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
             found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
         except OSError:
-            pass  # closed meanwhile
+            pass  # closed since the folder was listed
     return found

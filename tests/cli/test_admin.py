@@ -1,4 +1,4 @@
-"""``doctor``, ``init`` and ``bench``: on the embedded store, and by the command on real servers."""
+"""``doctor``, ``init`` and ``bench``, on the embedded store and on real servers."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def test_doctor_sees_records_of_a_newer_format(shell: Shell) -> None:
     assert told(shell, "doctor", code=1)[-1]["advice"] == "upgrade leasehold"
 
 
-def test_doctor_warns_of_a_file_that_everybody_may_write(shell: Shell) -> None:
+def test_doctor_warns_of_a_world_writable_file(shell: Shell) -> None:
     told(shell, "init")
     os.chmod(shell.database, 0o666)
     assert told(shell, "doctor")[-1]["level"] == "warning"
 
 
-def test_senseless_options_of_doctor_init_and_bench_are_wrong_usage(shell: Shell) -> None:
+def test_options_without_effect_are_refused_by_doctor_init_and_bench(shell: Shell) -> None:
     for words in (
         ["doctor", "--url", "memory://"],
         ["init", "--print-sql"],
@@ -75,7 +75,7 @@ def test_senseless_options_of_doctor_init_and_bench_are_wrong_usage(shell: Shell
         ["bench", "--processes", "1"],
         ["bench", "--leases", "0"],
         ["doctor", "extra"],
-        ["init", "--namespace", "billing"],  # it would have no effect
+        ["init", "--namespace", "billing"],  # --namespace would have no effect
         ["bench", "--namespace", "billing"],
     ):
         answer = shell.do(*words)
@@ -84,7 +84,7 @@ def test_senseless_options_of_doctor_init_and_bench_are_wrong_usage(shell: Shell
 
 
 def benched(shell: Shell, *words: str) -> None:
-    """``bench`` has a figure of everything, and none that cannot be."""
+    """Check that ``bench`` has every figure, and that each figure is possible."""
     with Stalls() as stalls:
         answer = shell.do("bench", "--seconds", "200ms", "--processes", "2", "--leases", "7", "--json", *words)
     assert answer.returncode == 0, answer.stderr
@@ -94,7 +94,7 @@ def benched(shell: Shell, *words: str) -> None:
     assert figures["contended"]["per_second"] > 0
     assert 0.5 <= figures["contended"]["fairness"] <= 1
     assert figures["held"]["leases"] == 7
-    assert figures["held"]["lost"] == 0 or stalls.worst > 1, "of a ttl of 3 s two are left when a renewal is due"
+    assert figures["held"]["lost"] == 0 or stalls.worst > 1, "a renewal is due 2 s before a ttl of 3 s ends"
     assert 0 < figures["held"]["share_of_a_core"] < 2
     assert 0 < figures["takeover"]["seconds"] < 20
 
@@ -122,8 +122,8 @@ main()
 """
 
 
-def test_bench_shows_a_hand_off_that_was_seen_once(shell: Shell) -> None:
-    """Two processes that a busy machine runs one after the other hand the lease on a single time."""
+def test_bench_reports_a_single_hand_off(shell: Shell) -> None:
+    """On a busy machine two processes may run one after the other: then there is one hand-off."""
     words = [sys.executable, "-c", ONE_HAND_OFF, "bench", "--seconds", "10ms", "--leases", "1", "--json"]
     done = subprocess.run(words, env=shell.environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -132,8 +132,8 @@ def test_bench_shows_a_hand_off_that_was_seen_once(shell: Shell) -> None:
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", ["redis", "mongodb", "postgresql", "mariadb", "mysql"])
-def test_doctor_by_the_command_on_a_server(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
-    """B, E, D: each store's doctor is at hand as ``leasehold doctor``."""
+def test_doctor_on_a_server(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
+    """``leasehold doctor`` finds the doctor of each store."""
     url = request.getfixturevalue(f"{kind}_server").url
     told(shell, "init", url=url)
     found = told(shell, "doctor", url=url)
@@ -144,7 +144,7 @@ def test_doctor_by_the_command_on_a_server(shell: Shell, kind: str, request: pyt
 
 @pytest.mark.server
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
-def test_init_makes_a_table_once(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
+def test_init_creates_a_table_once(shell: Shell, kind: str, request: pytest.FixtureRequest) -> None:
     url = request.getfixturevalue(f"{kind}_server").url
     url = f"{url}{'&' if '?' in url else '?'}table=made_by_init"
     sql = shell.do("init", "--print-sql", "--url", url)
@@ -159,7 +159,7 @@ def test_init_makes_a_table_once(shell: Shell, kind: str, request: pytest.Fixtur
 
 @pytest.mark.server
 def test_init_from_legacy(shell: Shell, mongodb_server: Any) -> None:
-    """A8: refused while the old code holds something; then its leftovers are removed."""
+    """Refused while the old code holds a lock; afterwards the expired records are removed."""
     url = mongodb_server.url
     client: pymongo.MongoClient[Any] = pymongo.MongoClient(url)
     database = client.get_default_database("test")

@@ -1,4 +1,4 @@
-"""Somebody else has the lease, or the store does not answer."""
+"""Another holder has the lease, or the store does not answer."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_no_wait_says_who_holds_it_since_when(shell: Shell) -> None:
     held = shell.locks.inspect("job")
     assert held is not None
     since = datetime.fromisoformat(said[1])
-    assert since.utcoffset() == timedelta(hours=5.5), "the reader's time of day"
-    late = time.monotonic() - started  # each has looked at its clock at some time since
+    assert since.utcoffset() == timedelta(hours=5.5), "in the time zone of the reader"
+    late = time.monotonic() - started  # both have read their clocks within this time
     assert abs((since - held.acquired).total_seconds()) <= 1 + late
     assert float(said[2]) < 30
     assert said[3] == token
@@ -41,23 +41,23 @@ def test_no_wait_says_who_holds_it_since_when(shell: Shell) -> None:
     assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 0
 
 
-def test_timeout(shell: Shell) -> None:
+def test_run_times_out_and_names_the_holder(shell: Shell) -> None:
     with shell.locks.lock("job"):
         started = time.monotonic()
         done = shell.timed_out("run", "job", "--timeout", "300ms", "--", "true")
         assert done.returncode == 75
         assert time.monotonic() - started >= 0.3
         assert "timed out after 0.3s waiting for 'job': held by " in done.stderr
-        until(lambda: shell.waiters("job") == 0)  # at once, but for one that gets no answer in time
+        until(lambda: shell.waiters("job") == 0)  # at once, unless its last call got no answer in time
     assert shell.do("run", "job", "--timeout", "30s", "--", "true").returncode == 0
 
 
-def test_the_exit_code_can_be_chosen(shell: Shell) -> None:
+def test_on_busy_exit_chooses_the_exit_code(shell: Shell) -> None:
     with shell.locks.lock("job"):
         assert shell.do("run", "job", "--no-wait", "--on-busy-exit", "0", "--", "true").returncode == 0
 
 
-def test_a_waiter_gets_it_when_it_is_released(shell: Shell) -> None:
+def test_released_lease_wakes_a_waiting_run(shell: Shell) -> None:
     with shell.locks.lock("job"):
         second = shell.start("run", "job", "--", "echo", "mine")
         until(lambda: shell.waiters("job") == 1)
@@ -66,20 +66,20 @@ def test_a_waiter_gets_it_when_it_is_released(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
-def test_a_signal_ends_the_wait(shell: Shell, number: int) -> None:
+def test_signal_ends_the_wait_for_a_lease(shell: Shell, number: int) -> None:
     with shell.locks.lock("job"):
         second = shell.start("run", "job", "--", "touch", "ran")
         until(lambda: shell.waiters("job") == 1)
         second.send_signal(number)
         done = finish(second)
         assert (done.returncode, done.stderr) == (128 + number, "")
-        # At once, but for one that gets no answer in time: then whoever is left sees that it is dead.
+        # At once, unless its last call got no answer in time: then the others see that it is dead.
         until(lambda: shell.waiters("job") == 0)
         until(lambda: shell.processes() == [])
     assert not (shell.folder / "ran").exists()
 
 
-def test_a_run_killed_while_it_waits_leaves_nothing(shell: Shell) -> None:
+def test_run_killed_while_it_waits_leaves_nothing(shell: Shell) -> None:
     with shell.locks.lock("job"):
         second = shell.start("run", "job", "--", "touch", "ran")
         until(lambda: shell.waiters("job") == 1)
@@ -92,7 +92,7 @@ def test_a_run_killed_while_it_waits_leaves_nothing(shell: Shell) -> None:
 
 @pytest.fixture
 def store_away(shell: Shell) -> sqlite3.Connection:
-    """Nobody else gets at the database while this is open."""
+    """Locks the database while this connection is open."""
     shell.do("run", "job", "--", "true")
     shell.locks.close()
     connection = sqlite3.connect(shell.database, isolation_level=None)
@@ -102,10 +102,10 @@ def store_away(shell: Shell) -> sqlite3.Connection:
 
 
 QUICK = ("--ttl", "600ms", "--no-wait")
-"""No call lasts longer than its answer would be of use."""
+"""With this ttl a call that gets no answer ends soon."""
 
 
-def test_the_store_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:
+def test_run_fails_when_the_store_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:
     done = shell.do("run", "job", *QUICK, "--", "touch", "ran")
     assert done.returncode == 69
     assert done.stderr.startswith("leasehold: ")
@@ -115,7 +115,7 @@ def test_the_store_is_away(shell: Shell, store_away: sqlite3.Connection) -> None
     store_away.close()
 
 
-def test_the_store_is_away_so_skip(shell: Shell, store_away: sqlite3.Connection) -> None:
+def test_on_unavailable_skip_does_not_run_command(shell: Shell, store_away: sqlite3.Connection) -> None:
     done = shell.do("run", "job", *QUICK, "--on-unavailable", "skip", "--on-busy-exit", "5", "--", "touch", "ran")
     assert done.returncode == 5
     assert "skipped" in done.stderr
@@ -123,17 +123,17 @@ def test_the_store_is_away_so_skip(shell: Shell, store_away: sqlite3.Connection)
     store_away.close()
 
 
-def test_the_store_is_away_so_run_without(shell: Shell, store_away: sqlite3.Connection) -> None:
+def test_on_unavailable_run_starts_command_without_the_lease(shell: Shell, store_away: sqlite3.Connection) -> None:
     environment = {**shell.environment, "LEASEHOLD_TOKEN": "5", "LEASEHOLD_NAME": "job"}
     words = ("run", "job", *QUICK, "--on-unavailable", "run", "--", "sh", "-c", "env | grep -c LEASEHOLD_[NTO]; exit 3")
     done = shell.do(*words, env=environment)
     assert "without the lease" in done.stderr
-    assert (done.returncode, done.stdout) == (3, "1\n"), "of the names that start like this only LEASEHOLD_TEST is left"
+    assert (done.returncode, done.stdout) == (3, "1\n"), "only LEASEHOLD_TEST is left of the variables that match"
     store_away.close()
 
 
-def test_a_signal_ends_the_wait_for_a_store_that_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:
-    """The call that is under way would last 5 s."""
+def test_signal_ends_the_wait_for_a_store_that_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:
+    """The call that is under way would take 5 s."""
 
     def ended() -> float:
         run = shell.start("run", "job", "--", "true")
@@ -148,7 +148,7 @@ def test_a_signal_ends_the_wait_for_a_store_that_is_away(shell: Shell, store_awa
     store_away.close()
 
 
-def test_the_store_needs_mending(shell: Shell) -> None:
+def test_store_that_is_not_ready_exits_with_78(shell: Shell) -> None:
     shell.locks.close()
     shell.database.write_bytes(b"this is no database, but long enough to be mistaken for one" * 50)
     for words in (("run", "job", "--on-unavailable", "run", "--", "true"), ("ls",)):

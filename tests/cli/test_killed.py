@@ -1,4 +1,4 @@
-"""``run`` is killed with −9: COMMAND and what it has started go with it."""
+"""``run`` is killed with −9: COMMAND and the processes it started die with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shell import Shell, alive, end_input, files_of, finish, line_of, signals_o
 
 TTL = 5.0
 FAMILY = "sleep 1000 & echo $$ $!; sleep 1000"
-"""A shell with two children; it prints its own number and that of the first."""
+"""A shell with two children; it prints its own process id and that of the first child."""
 
 
 def start_family(shell: Shell) -> tuple[int, list[int]]:
@@ -21,7 +21,7 @@ def start_family(shell: Shell) -> tuple[int, list[int]]:
     return run.pid, pids
 
 
-def test_command_and_its_children_are_gone_and_the_next_one_has_the_lease(shell: Shell) -> None:
+def test_killed_run_takes_command_with_it_and_frees_the_lease(shell: Shell) -> None:
     first, family = start_family(shell)
     second = shell.start("run", "job", "--", "echo", "mine")
     until(lambda: shell.waiters("job") == 1)
@@ -29,15 +29,15 @@ def test_command_and_its_children_are_gone_and_the_next_one_has_the_lease(shell:
     killed = time.monotonic()
     assert line_of(second) == "mine"
     assert time.monotonic() - killed < TTL + 1
-    assert not any(map(alive, family)), "it must not have got it before they were gone"
+    assert not any(map(alive, family)), "the next run had the lease while the first COMMAND was alive"
     done = finish(second)
     assert done.returncode == 0
     assert "taken over" in done.stderr
     until(lambda: shell.processes() == [])
 
 
-def test_command_dies_also_when_the_guardian_is_killed_first(shell: Shell) -> None:
-    """As ``pkill -9 -f 'leasehold run'`` does. That is what the parent-death signal is for."""
+def test_killed_run_takes_command_with_it_without_the_guardian(shell: Shell) -> None:
+    """``pkill -9 -f 'leasehold run'`` kills both. Then the parent-death signal kills COMMAND."""
     run = shell.start("run", "job", "--", "sh", "-c", "echo $$; exec sleep 1000")
     command = int(line_of(run))
     os.kill(shell.guardian_of(run.pid), signal.SIGKILL)
@@ -47,7 +47,7 @@ def test_command_dies_also_when_the_guardian_is_killed_first(shell: Shell) -> No
     until(lambda: shell.locks.inspect("job") is None or shell.locks.lock("job").try_acquire())
 
 
-def test_without_its_guardian_run_goes_on(shell: Shell) -> None:
+def test_run_continues_when_its_guardian_is_killed(shell: Shell) -> None:
     run = shell.start(
         "run", "job", "--ttl", "9s", "--", "sh", "-c", "echo ready; read line; exit 3", stdin=subprocess.PIPE
     )
@@ -60,8 +60,8 @@ def test_without_its_guardian_run_goes_on(shell: Shell) -> None:
     assert finish(run).returncode == 3
 
 
-def test_the_guardian_stays_out_of_the_way(shell: Shell) -> None:
-    """It has one file open, its pipe; is in no group or session of ours; and heeds no signal that may come along."""
+def test_guardian_ignores_signals_and_holds_no_files(shell: Shell) -> None:
+    """The guardian has one open file, its pipe, a session of its own, and ignores the usual signals."""
     run = shell.start("run", "job", "--", "sh", "-c", "echo ready; read line", stdin=subprocess.PIPE)
     assert line_of(run) == "ready"
     guardian = shell.guardian_of(run.pid)
@@ -76,8 +76,8 @@ def test_the_guardian_stays_out_of_the_way(shell: Shell) -> None:
     assert not alive(guardian)
 
 
-def test_the_lease_is_kept_for_what_has_left_the_group(shell: Shell) -> None:
-    """A daemon that COMMAND has started survives; the lease is not another's while it may be at work, until its ttl."""
+def test_lease_stays_taken_while_a_process_outside_the_group_lives(shell: Shell) -> None:
+    """A daemon that COMMAND started survives: no other holder gets the lease while it lives, up to the ttl."""
     script = "setsid sh -c 'echo $$; exec sleep 1000' & wait"
     run = shell.start("run", "job", "--ttl", "1h", "--", "sh", "-c", script)
     daemon = int(line_of(run))

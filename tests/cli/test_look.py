@@ -1,4 +1,4 @@
-"""ls, show, break, stats: for people and for programs."""
+"""``ls``, ``show``, ``break`` and ``stats``, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_show(shell: Shell) -> None:
     assert document["data"] == {"by": "me"}
 
 
-def test_show_what_nobody_holds(shell: Shell) -> None:
+def test_show_of_a_free_name(shell: Shell) -> None:
     done = shell.do("show", "job")
     assert (done.returncode, done.stdout) == (1, "")
     assert "nobody holds 'job'" in done.stderr
@@ -105,7 +105,7 @@ def test_stats(shell: Shell) -> None:
     assert document["expired"] == document["renewals"] == document["renewal_failures"] == 0
 
 
-def test_a_reader_that_has_seen_enough(shell: Shell) -> None:
+def test_reader_that_closes_the_pipe_ends_ls_silently(shell: Shell) -> None:
     read, write = os.pipe()
     os.close(read)
     with shell.locks.lock("job"):
@@ -113,10 +113,10 @@ def test_a_reader_that_has_seen_enough(shell: Shell) -> None:
     os.close(write)
     assert done.returncode == -13
     assert done.stderr == ""
-    assert len(os.listdir(f"{shell.database}-wake")) == 1, "ours; that of the command is gone"
+    assert len(os.listdir(f"{shell.database}-wake")) == 1, "the command left its FIFO"
 
 
-def test_an_output_that_cannot_be_written(shell: Shell) -> None:
+def test_output_that_cannot_be_written_is_an_error(shell: Shell) -> None:
     with open("/dev/full", "w") as full:
         done = shell.do("--version", stdout=full)
     assert done.returncode == 74

@@ -23,7 +23,7 @@ while True:
     os.pwrite(sign, b"%.6f" % time.time(), 0)
     time.sleep(0.005)
 """
-"""A COMMAND that notes when it is told to end, does not, and keeps the time at which it was last at work in a file."""
+"""A COMMAND that ignores SIGTERM, prints when it came, and writes the current time to a file all the while."""
 
 
 def last_sign(shell: Shell) -> float:
@@ -31,13 +31,13 @@ def last_sign(shell: Shell) -> float:
 
 
 def command_of(shell: Shell, run: int) -> int:
-    """The process of a COMMAND that has started no others."""
+    """The process of a COMMAND that has no child."""
     (found,) = set(shell.processes()) - {run, shell.guardian_of(run)}
     return found
 
 
-def test_broken(shell: Shell) -> None:
-    """COMMAND may tidy up; the name is free as soon as it has ended, though its ttl has not."""
+def test_broken_lease_is_free_when_command_has_ended(shell: Shell) -> None:
+    """COMMAND may clean up; the name is free when COMMAND has ended, long before the ttl has."""
     script = "trap 'echo stopping; read line; echo stopped; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
     words = ("run", "job", "--ttl", "1h", "--kill-after", "1m", "--", "sh", "-c", script)
     run = shell.start(*words, stdin=subprocess.PIPE)
@@ -53,7 +53,7 @@ def test_broken(shell: Shell) -> None:
     assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 0
 
 
-def test_broken_by_the_command(shell: Shell) -> None:
+def test_break_command_ends_a_run(shell: Shell) -> None:
     run = shell.start("run", "job", "--ttl", "1h", "--", "sh", "-c", "echo ready; exec sleep 100")
     assert line_of(run) == "ready"
     broken = shell.do("break", "job")
@@ -62,7 +62,7 @@ def test_broken_by_the_command(shell: Shell) -> None:
     assert finish(run).returncode == 74
 
 
-def test_broken_by_force(shell: Shell) -> None:
+def test_forced_break_frees_the_name_at_once(shell: Shell) -> None:
     run = shell.start("run", "job", "--ttl", "1h", "--", "sh", "-c", "echo ready; exec sleep 100")
     assert line_of(run) == "ready"
     assert "'job' is free now" in shell.do("break", "job", "--force").stdout
@@ -70,7 +70,7 @@ def test_broken_by_force(shell: Shell) -> None:
     assert finish(run).returncode == 74
 
 
-def test_a_command_that_does_not_heed_sigterm_is_killed(shell: Shell) -> None:
+def test_command_that_ignores_sigterm_is_killed(shell: Shell) -> None:
     run = shell.start("run", "job", "--ttl", "1h", "--kill-after", "3s", "--", sys.executable, "-c", STUBBORN)
     assert line_of(run) == "ready"
     command = command_of(shell, run.pid)
@@ -78,15 +78,15 @@ def test_a_command_that_does_not_heed_sigterm_is_killed(shell: Shell) -> None:
     shell.locks.break_lease("job")
     told = float(line_of(run).split()[1])
     until(lambda: not alive(command))
-    assert time.monotonic() - broken >= 3, "it has its time"
+    assert time.monotonic() - broken >= 3, "COMMAND has --kill-after to end"
     assert finish(run).returncode == 74
     assert last_sign(shell) < told + 10
     assert shell.locks.inspect("job") is None
     assert shell.processes() == []
 
 
-def test_what_command_has_started_is_ended_too(shell: Shell) -> None:
-    """The shell heeds SIGTERM at once; its child does not and gets its time, then SIGKILL."""
+def test_children_of_command_are_killed_too(shell: Shell) -> None:
+    """The shell ends at SIGTERM; its child ignores SIGTERM, and gets SIGKILL after --kill-after."""
     script = "sh -c \"trap '' TERM; echo ready; while :; do sleep 0.01; done\" & wait"
     run = shell.start("run", "job", "--ttl", "20s", "--kill-after", "300ms", "--", "sh", "-c", script)
     assert line_of(run) == "ready"
@@ -107,16 +107,16 @@ def block_writes(shell: Shell, patience: float = 30.0) -> sqlite3.Connection:
     return blocker
 
 
-def test_a_store_that_goes_away(shell: Shell) -> None:
-    """Renewals only fail, so nothing is lost yet; but COMMAND must be dead when it is.
+def test_command_is_dead_before_an_unrenewed_lease_expires(shell: Shell) -> None:
+    """Failed renewals do not end the lease, but COMMAND must be dead when the lease expires.
 
-    That it has its time to stop before that is seen with its eyes, and it may be a while until it gets to look."""
+    Whether COMMAND had time to stop is measured by COMMAND itself, which a busy machine may delay: so several tries."""
     assert any(cut_off(shell) for _ in range(5))
 
 
 def cut_off(shell: Shell) -> bool:
-    """Whether COMMAND, which is dead in time, was told and killed as early as that was to be done."""
-    # (The safety margin grows with the ttl: this one leaves more time to be late than a busy machine takes.)
+    """Whether COMMAND got SIGTERM and SIGKILL as early as planned. It must be dead in time in any case."""
+    # (The safety margin grows with the ttl. This ttl leaves more time than a busy machine loses.)
     words = ("run", "job", "--ttl", "8s", "--kill-after", "600ms", "--", sys.executable, "-c", STUBBORN)
     run = shell.start(*words)
     assert line_of(run) == "ready"
@@ -126,7 +126,7 @@ def cut_off(shell: Shell) -> bool:
         held = shell.locks.inspect("job")
         vague = time.monotonic() - asked
         assert held is not None
-        expires = held.expires.timestamp()  # or earlier, by less than it took to find out
+        expires = held.expires.timestamp()  # or earlier, by at most the time that inspect took
         heard = line_of(run)
         told = float(heard.split()[1]) if heard else float("inf")
         done = finish(run)
@@ -138,8 +138,8 @@ def cut_off(shell: Shell) -> bool:
     return "it could not be renewed" in done.stderr and told <= expires - 0.6 and told + 0.5 < last_sign(shell)
 
 
-def test_a_store_that_comes_back_too_late(shell: Shell) -> None:
-    """COMMAND has been stopped, in time. That the lease could then be given back does not make it a success."""
+def test_run_fails_when_the_store_returns_after_command_was_stopped(shell: Shell) -> None:
+    """COMMAND was stopped in time. A release that then succeeds does not make the run a success."""
     script = "trap 'echo stopping; read line; exit 0' TERM; echo ready; while :; do sleep 0.01; done"
     words = ("run", "job", "--ttl", "6s", "--kill-after", "3s", "--", "sh", "-c", script)
     run = shell.start(*words, stdin=subprocess.PIPE)
@@ -152,8 +152,8 @@ def test_a_store_that_comes_back_too_late(shell: Shell) -> None:
     assert shell.locks.inspect("job") is None
 
 
-def test_a_store_that_goes_away_for_a_moment(shell: Shell) -> None:
-    """COMMAND does not notice."""
+def test_command_does_not_notice_a_short_outage(shell: Shell) -> None:
+    """COMMAND runs on when a later renewal succeeds."""
     words = ("run", "job", "--ttl", "9s", "--kill-after", "300ms", "--", "sh", "-c", "echo ready; read line; exit 5")
     run = shell.start(*words, stdin=subprocess.PIPE)
     assert line_of(run) == "ready"
@@ -167,8 +167,8 @@ def test_a_store_that_goes_away_for_a_moment(shell: Shell) -> None:
     assert run.wait() == 5
 
 
-def test_a_lease_that_cannot_be_given_back(shell: Shell) -> None:
-    """COMMAND's status stands. The next one need not wait for the ttl: it sees that this one is dead."""
+def test_failed_release_is_reported(shell: Shell) -> None:
+    """COMMAND's status is returned. The next run does not wait for the ttl: it sees that the holder is dead."""
     run = shell.start(
         "run", "job", "--ttl", "1h", "--", "sh", "-c", "echo ready; read line; exit 5", stdin=subprocess.PIPE
     )
@@ -183,7 +183,7 @@ def test_a_lease_that_cannot_be_given_back(shell: Shell) -> None:
 
 
 def stopped_at_rest(shell: Shell, pid: int) -> bool:
-    """Stop a process, but not in the middle of a write, with which it would hold up everybody. Whether it was not."""
+    """Stop a process. False if it was stopped during a write, which would block all other processes."""
     os.kill(pid, signal.SIGSTOP)
     until(lambda: state(pid) == "T")
     try:
@@ -195,8 +195,8 @@ def stopped_at_rest(shell: Shell, pid: int) -> bool:
     return True
 
 
-def test_a_run_that_is_stopped_takes_command_down_with_its_lease(shell: Shell) -> None:
-    """SIGSTOP stops all renewal. The guardian sees to it that COMMAND is dead before the lease ends."""
+def test_command_of_a_stopped_run_is_killed_at_the_deadline(shell: Shell) -> None:
+    """SIGSTOP stops all renewal. The guardian kills COMMAND before the lease expires."""
     run = shell.start("run", "job", "--ttl", "15s", "--", sys.executable, "-c", STUBBORN)  # for its safety margin
     assert line_of(run) == "ready"
     command = command_of(shell, run.pid)
@@ -205,7 +205,7 @@ def test_a_run_that_is_stopped_takes_command_down_with_its_lease(shell: Shell) -
         held = shell.locks.inspect("job")
         assert held is not None
         lease = shell.locks.lock("job").acquire()
-    with lease:  # the next one has it now
+    with lease:  # the next holder
         until(lambda: not alive(command))
         at_work = last_sign(shell)
         assert at_work < held.expires.timestamp() + stalls.worst
@@ -216,22 +216,22 @@ def test_a_run_that_is_stopped_takes_command_down_with_its_lease(shell: Shell) -
         assert last_sign(shell) == at_work
 
 
-def test_a_stopped_command_is_ended(shell: Shell) -> None:
-    """It is continued, so that it can tidy up."""
+def test_stopped_command_is_ended_when_its_lease_is_lost(shell: Shell) -> None:
+    """COMMAND is continued, so that it can handle SIGTERM."""
     script = "trap 'echo tidy; exit 0' TERM; echo $$; while :; do sleep 0.01; done"
     run = shell.start("run", "job", "--ttl", "1h", "--", "sh", "-c", script)
     pid = int(line_of(run))
     os.kill(pid, signal.SIGSTOP)
     until(lambda: state(pid) == "T")
     assert run.poll() is None
-    assert state(run.pid) not in "TZ", "somebody stopped COMMAND alone: its lease is kept"
+    assert state(run.pid) not in "TZ", "only COMMAND was stopped: run keeps its lease"
     shell.locks.break_lease("job")
     done = finish(run)
     assert (done.returncode, done.stdout) == (74, "tidy\n")
 
 
-def test_a_command_that_ends_by_itself_after_the_loss_did_not_hold_the_lease(shell: Shell) -> None:
-    """Its row is gone before anybody could tell ``run``: the release finds out."""
+def test_command_that_ends_after_the_loss_exits_with_74(shell: Shell) -> None:
+    """The record is removed without a notification: only the release can notice."""
     run = shell.start(
         "run", "job", "--ttl", "1h", "--", "sh", "-c", "echo ready; read line; exit 0", stdin=subprocess.PIPE
     )
@@ -246,7 +246,7 @@ def test_a_command_that_ends_by_itself_after_the_loss_did_not_hold_the_lease(she
 
 
 @pytest.mark.parametrize(("ttl", "kill_after"), [("5s", "5s"), ("2s", "1900ms"), ("30s", "29s")])
-def test_a_kill_after_that_does_not_fit_is_refused(shell: Shell, ttl: str, kill_after: str) -> None:
+def test_kill_after_that_does_not_fit_into_ttl_is_refused(shell: Shell, ttl: str, kill_after: str) -> None:
     done = shell.do("run", "job", "--ttl", ttl, "--kill-after", kill_after, "--", "touch", "ran")
     assert done.returncode == 2
     for number in (ttl, kill_after.replace("1900ms", "1.9s"), "--kill-after"):
@@ -255,5 +255,5 @@ def test_a_kill_after_that_does_not_fit_is_refused(shell: Shell, ttl: str, kill_
     assert not shell.database.exists()
 
 
-def test_a_kill_after_that_fits(shell: Shell) -> None:
+def test_kill_after_that_fits_into_ttl_is_accepted(shell: Shell) -> None:
     assert shell.do("run", "job", "--ttl", "30s", "--kill-after", "20s", "--", "true").returncode == 0

@@ -1,4 +1,4 @@
-"""``leasehold once``: COMMAND is done once, whoever starts it."""
+"""``leasehold once``: COMMAND runs once, however many processes start it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_interrupted_once_records_no_outcome(shell: Shell) -> None:
 
 
 def test_once_waits_for_a_store_that_is_away(shell: Shell) -> None:
-    """As ``run`` does: a container may start before its database."""
+    """A container may start before its database."""
     network = faults.install(shell.locks)
     for words, reads in ((("--timeout", "60s"), 3), ((), 3), (("--no-wait",), 1)):
         before = network.calls["read_note"]
@@ -122,13 +122,13 @@ main()
 
 @pytest.mark.slow
 def test_timeout_of_once_is_for_the_reading_and_for_the_lease(shell: Shell) -> None:
-    """The time for which the store was away is taken off it."""
+    """``--timeout`` includes the time for which the store was away."""
     with shell.locks.lock("x"):
         words = [sys.executable, "-c", AWAY, "once", "x", "--timeout", "5s", "true"]
         run = subprocess.Popen(words, env=shell.environment, stderr=subprocess.PIPE, text=True)
         until(lambda: shell.waiters("x") == 1)
         begun = time.monotonic()
-        # (Its last look at the store may get no answer in time on a busy machine.)
+        # (On a busy machine the last call may get no answer in time.)
         assert finish(run).returncode in (75, UNAVAILABLE)
         assert time.monotonic() - begun < 5 - 2 * 1.5 + 1.5
         assert shell.do("once", "x", "--no-wait", "true").returncode == 75

@@ -1,4 +1,4 @@
-"""What COMMAND gets, and what comes back from it."""
+"""What COMMAND inherits from ``run``, and what ``run`` returns."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .shell import LIMIT, Shell, alive, end_input, finish, line_of, until
 
 
 @pytest.mark.parametrize("status", [0, 1, 42, 255])
-def test_the_status_of_command_comes_back(shell: Shell, status: int) -> None:
+def test_run_exits_with_the_status_of_command(shell: Shell, status: int) -> None:
     assert shell.do("run", "job", "--", "sh", "-c", f"exit {status}").returncode == status
 
 
-def test_a_command_that_a_signal_kills(shell: Shell) -> None:
+def test_killed_command_gives_128_and_the_signal(shell: Shell) -> None:
     assert shell.do("run", "job", "--", "sh", "-c", "kill -KILL $$").returncode == 128 + 9
 
 
-def test_the_lease_is_held_while_command_runs_and_free_after_it(shell: Shell) -> None:
+def test_lease_is_held_while_command_runs_and_free_afterwards(shell: Shell) -> None:
     """A5, D6: the owner names the host, the process and a random part."""
     run = shell.start(
         "run",
@@ -45,7 +45,7 @@ def test_the_lease_is_held_while_command_runs_and_free_after_it(shell: Shell) ->
     assert shell.locks.inspect("job") is None
 
 
-def test_tokens_rise(shell: Shell) -> None:
+def test_each_run_gets_a_greater_token(shell: Shell) -> None:
     tokens = [int(shell.do("run", "job", "sh", "-c", "echo $LEASEHOLD_TOKEN").stdout) for _ in range(3)]
     assert tokens[0] < tokens[1] < tokens[2]
 
@@ -55,20 +55,20 @@ def test_owner_and_namespace(shell: Shell) -> None:
         "run", "--owner", "me", "--namespace=other", "job", "--", "sh", "-c", "echo $LEASEHOLD_OWNER; sleep 100"
     )
     assert line_of(run) == "me"
-    assert shell.locks.inspect("job") is None, "it is in another namespace"
+    assert shell.locks.inspect("job") is None, "the lease is in another namespace"
     assert json.loads(shell.do("show", "job", "--namespace", "other", "--json").stdout)["owner"] == "me"
     run.terminate()
     assert finish(run).returncode == 128 + signal.SIGTERM
 
 
-def test_options_on_either_side_of_the_name_and_none_of_commands_own(shell: Shell) -> None:
+def test_options_stand_before_or_after_name_but_not_in_command(shell: Shell) -> None:
     done = shell.do("run", "--ttl", "10s", "job", "--no-wait", "--", "echo", "--json", "--", "-h", "--ttl")
     assert done.stdout == "--json -- -h --ttl\n"
     assert shell.do("run", "job", "--ttl=10", "echo", "--ttl", "x").stdout == "--ttl x\n"
     assert shell.do("run", "--", "--odd", "echo", "hello").stdout == "hello\n"
 
 
-def test_input_output_and_open_files_are_commands(shell: Shell) -> None:
+def test_command_inherits_input_output_and_open_files(shell: Shell) -> None:
     read, write = os.pipe()
     os.write(write, b"from a file\n")
     os.close(write)
@@ -87,8 +87,9 @@ def test_input_output_and_open_files_are_commands(shell: Shell) -> None:
     assert (stdout, stderr) == ("from stdin\nfrom a file\n", "oops\n")
 
 
-def test_signals_have_for_command_what_they_had_for_us(shell: Shell) -> None:
-    """Python ignores SIGPIPE, and we handle others; COMMAND must not notice. What the caller ignores stays so."""
+def test_command_inherits_signal_dispositions(shell: Shell) -> None:
+    """Python ignores SIGPIPE and ``run`` handles other signals: COMMAND has the defaults. What the caller ignores stays
+    ignored."""
 
     def ignore() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -100,14 +101,14 @@ def test_signals_have_for_command_what_they_had_for_us(shell: Shell) -> None:
     assert int(seen["SigIgn:"], 16) & 0x7FFFFFFF == 1 << (signal.SIGHUP - 1)
 
 
-def test_no_such_command(shell: Shell) -> None:
+def test_missing_command_exits_with_127_without_acquiring(shell: Shell) -> None:
     done = shell.do("run", "job", "--min-hold", "1h", "--", "no-such-program")
     assert done.returncode == 127
     assert "no-such-program" in done.stderr
     assert shell.do("run", "job", "--no-wait", "--", "./no-such-file").returncode == 127, "it never took the lease"
 
 
-def test_a_command_that_cannot_be_run(shell: Shell) -> None:
+def test_command_that_is_not_executable_exits_with_126(shell: Shell) -> None:
     (shell.folder / "text").write_text("hello")
     (shell.folder / "broken").write_text("#!/no/such/interpreter\n")
     (shell.folder / "broken").chmod(0o755)
@@ -117,7 +118,7 @@ def test_a_command_that_cannot_be_run(shell: Shell) -> None:
     assert shell.locks.inspect("job") is None
 
 
-def test_a_script_without_interpreter_line_is_the_shells(shell: Shell) -> None:
+def test_script_without_interpreter_line_is_run_by_sh(shell: Shell) -> None:
     (shell.folder / "script").write_text("echo $1 $#")
     (shell.folder / "script").chmod(0o755)
     assert shell.do("run", "job", "--", "./script", "one", "two").stdout == "one 2\n"
@@ -128,19 +129,19 @@ def test_min_hold_outlasts_command(shell: Shell) -> None:
     assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 75
 
 
-def test_what_background_processes_of_command_do_after_it_is_theirs(shell: Shell) -> None:
-    """They neither hold up ``run``, nor are they killed, nor keep the lease."""
+def test_background_process_of_command_neither_delays_run_nor_keeps_the_lease(shell: Shell) -> None:
+    """It is not killed either."""
     done = shell.do("run", "job", "--", "sh", "-c", "sleep 100 >/dev/null 2>&1 & echo $!")
     assert done.returncode == 0
     assert alive(int(done.stdout))
     assert shell.do("run", "job", "--no-wait", "--", "true").returncode == 0
 
 
-def test_nothing_is_left_behind(shell: Shell) -> None:
-    """No process, no zombie (whoever starts us may be no init), no FIFO."""
+def test_run_leaves_no_process_and_no_fifo(shell: Shell) -> None:
+    """No zombie either: in a container no other process may collect it."""
     code = (
         "import ctypes, os, subprocess, sys\n"
-        "ctypes.CDLL(None).prctl(36, 1)\n"  # PR_SET_CHILD_SUBREAPER: orphans come to us
+        "ctypes.CDLL(None).prctl(36, 1)\n"  # PR_SET_CHILD_SUBREAPER: this process adopts orphans
         "assert subprocess.run(sys.argv[1:]).returncode == 0\n"
         "try: sys.exit(f'left over: {os.waitpid(-1, 0)}')\n"
         "except ChildProcessError: pass\n"
@@ -175,17 +176,19 @@ def test_start_up_loads_nothing_heavy(shell: Shell) -> None:
     assert "leasehold.stores.sqlite.threads" in loaded
     heavy = {"argparse", "asyncio", "logging", "dataclasses", "subprocess", "inspect", "socket", "random"}
     assert not loaded & heavy
+    unused = {f"leasehold.cli.{name}" for name in ("completion", "descriptions", "usage", "table", "passwords", "look")}
+    assert not loaded & unused
 
 
-def test_on_the_default_database(shell: Shell, tmp_path: Path) -> None:
+def test_run_without_url_uses_the_state_folder(shell: Shell, tmp_path: Path) -> None:
     environment = {**shell.environment, "XDG_STATE_HOME": str(tmp_path / "state")}
     del environment["LEASEHOLD_URL"]
     assert shell.do("run", "job", "--", "true", env=environment).returncode == 0
     assert (tmp_path / "state" / "leasehold" / "leases.db").exists()
 
 
-def test_the_log_of_the_database_does_not_grow_for_ever(shell: Shell) -> None:
-    """Each run leaves the write-ahead log as it is; when it gets long, one of them folds it into the database."""
+def test_long_log_of_the_database_is_checkpointed(shell: Shell) -> None:
+    """A run leaves the write-ahead log as it is, unless the log is longer than 512 KiB."""
     shell.locks.close()
     log = Path(f"{shell.database}-wal")
     assert shell.do("run", "job", "--", "true").returncode == 0

@@ -1,4 +1,4 @@
-"""Signals that ``run`` gets are COMMAND's."""
+"""``run`` passes the signals that it receives on to COMMAND."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_signal_that_the_caller_ignores_is_ignored_by_run(shell: Shell) -> None:
 
 
 def test_run_stops_and_continues_together_with_command(shell: Shell) -> None:
-    """Ctrl-Z where the terminal is ours: COMMAND stops, and ``run`` with it, so that the shell notices."""
+    """Ctrl-Z stops COMMAND, and ``run`` with it, so that the shell takes the terminal back."""
     run = shell.start("run", "job", "--ttl", "1h", "--", "sh", "-c", "echo $$; exec sleep 1000", process_group=0)
     command = int(line_of(run))
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_run_stops_and_continues_together_with_command(shell: Shell) -> None:
 
 
 def counting(rows: int) -> str:
-    """A query that takes time in proportion."""
+    """A query whose time is proportional to ``rows``."""
     return f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT count(*) FROM n"
 
 
@@ -119,11 +119,11 @@ class Writers:
 
 
 def test_stopped_run_is_not_in_the_middle_of_a_write(shell: Shell) -> None:
-    """On the embedded store it would hold up everybody until it is continued."""
+    """On the embedded store it would block all other processes until it is continued."""
     run = shell.start("run", "job", "--ttl", "6s", "--", "sh", "-c", "echo ready; exec sleep 1000", process_group=0)
     assert line_of(run) == "ready"
     with Writers(shell.database) as others:
-        until(lambda: not others.can_write())  # it renews
+        until(lambda: not others.can_write())  # a renewal is being written
         begun = time.monotonic()
         run.send_signal(signal.SIGTSTP)
         until(lambda: state(run.pid) == "T")
@@ -135,7 +135,7 @@ def test_stopped_run_is_not_in_the_middle_of_a_write(shell: Shell) -> None:
 
 
 def test_run_in_a_session_of_its_own_is_not_stopped(shell: Shell) -> None:
-    """So we are not stopped, and COMMAND goes on at once."""
+    """No shell could continue it, so COMMAND is continued at once."""
     run = shell.start("run", "job", "--", "sh", "-c", "echo $$; exec sleep 1000", start_new_session=True)
     command = int(line_of(run))
     run.send_signal(signal.SIGTSTP)
@@ -149,7 +149,7 @@ def test_run_in_a_session_of_its_own_is_not_stopped(shell: Shell) -> None:
 AT_ONCE = """
 import os, signal, time
 from leasehold.cli.child import Child
-os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # on one processor who forks goes on, and the child comes later
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])  # on one processor the child runs after the parent
 child = Child("/bin/sleep", ["sleep", "1000"])
 child.signal(signal.SIGINT)
 child.start({}, None)
@@ -163,7 +163,7 @@ child.signal(signal.SIGKILL)
 
 
 def test_signal_before_command_has_begun_to_run_ends_it(shell: Shell) -> None:
-    """Python forgets in a forked child what has come until then."""
+    """Python drops, in a forked child, the signals that came before."""
     for _ in range(3):
         words = [sys.executable, "-c", AT_ONCE]
         done = subprocess.run(words, env=shell.environment, capture_output=True, text=True, timeout=60)
@@ -172,7 +172,7 @@ def test_signal_before_command_has_begun_to_run_ends_it(shell: Shell) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_in_any_instant_ends_run_and_leaves_nothing(shell: Shell, number: int) -> None:
-    """From the first moment to the last: ``run`` ends, and nothing is left of it in the store or among processes."""
+    """``run`` ends, and leaves no lease and no process."""
     for delay in (0.02, 0.05, 0.08, 0.11, 0.14):
         run = shell.start("run", "job", "--", "sleep", "1000")
         try:
@@ -180,7 +180,7 @@ def test_signal_in_any_instant_ends_run_and_leaves_nothing(shell: Shell, number:
         except Exception:
             pass
         run.send_signal(number)
-        # (Python's own words for a SIGINT that comes before it has loaded us are a traceback and 1.)
+        # (Python itself ends with a traceback and 1 when SIGINT comes before leasehold is loaded.)
         assert finish(run).returncode in (128 + number, -number, 1)
         until(lambda: shell.processes() == [])
         until(lambda: shell.locks.lock("job").try_acquire())

@@ -1,4 +1,4 @@
-"""On a terminal COMMAND has it, as if it had been started by the shell itself."""
+"""COMMAND uses the terminal as if the shell had started it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_command_reads_from_the_terminal(shell: Shell, terminal: Start) -> None:
     assert tty.status() == 0
 
 
-def test_ctrl_c_is_for_command(shell: Shell, terminal: Start) -> None:
+def test_ctrl_c_reaches_command(shell: Shell, terminal: Start) -> None:
     tty = terminal(
         *shell.words(
             "run", "job", "--", "sh", "-c", "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.01; done"
@@ -44,10 +44,10 @@ def test_ctrl_c_ends_the_wait(shell: Shell, terminal: Start) -> None:
         until(lambda: shell.waiters("job") == 1)
         tty.type("\x03")
         assert tty.status() == 130
-        until(lambda: shell.waiters("job") == 0)  # at once, but for one that gets no answer in time
+        until(lambda: shell.waiters("job") == 0)  # at once, unless its last call got no answer in time
 
 
-def test_afterwards_the_terminal_is_ours_again(shell: Shell, terminal: Start) -> None:
+def test_terminal_returns_to_the_shell_after_run(shell: Shell, terminal: Start) -> None:
     words = " ".join(shell.words("run", "job", "--"))
     tty = terminal("sh", "-c", f"{words} true; {words} sh -c 'exit 3'; echo status $?; read line; echo got $line")
     tty.expect("status 3")
@@ -56,8 +56,8 @@ def test_afterwards_the_terminal_is_ours_again(shell: Shell, terminal: Start) ->
     assert tty.status() == 0
 
 
-def test_no_terminal_is_needed(shell: Shell, terminal: Start) -> None:
-    """Standard input is a file, but the session has a terminal: that stays with us, and Ctrl-C is passed on."""
+def test_ctrl_c_is_passed_on_when_stdin_is_a_file(shell: Shell, terminal: Start) -> None:
+    """The session has a terminal, which stays with ``run``."""
     words = " ".join(shell.words("run", "job", "--"))
     tty = terminal("sh", "-c", f"exec {words} sh -c 'echo ready; exec sleep 1000' </dev/null")
     tty.expect("ready")
@@ -66,7 +66,7 @@ def test_no_terminal_is_needed(shell: Shell, terminal: Start) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs a shell with job control")
-def test_ctrl_z_and_fg(shell: Shell, terminal: Start) -> None:
+def test_ctrl_z_stops_run_and_fg_continues_it(shell: Shell, terminal: Start) -> None:
     tty = terminal("bash", "--norc", "--noprofile", "-i")
     tty.expect("$ ")
     run = " ".join(shell.words("run", "job", "--ttl", "1h", "--", "sh", "-c"))
@@ -93,7 +93,7 @@ def test_ctrl_z_and_fg(shell: Shell, terminal: Start) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs a shell with job control")
-def test_command_that_stops_again_at_once_stays_stopped(shell: Shell, terminal: Start) -> None:
+def test_command_that_stops_itself_again_stays_stopped(shell: Shell, terminal: Start) -> None:
     tty = terminal("bash", "--norc", "--noprofile", "-i")
     tty.expect("$ ")
     run = " ".join(shell.words("run", "job", "--ttl", "1h", "--", "sh", "-c"))
@@ -112,7 +112,7 @@ def test_command_that_stops_again_at_once_stays_stopped(shell: Shell, terminal: 
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs a shell with job control")
-def test_a_lease_lost_while_stopped_ends_command_before_it_goes_on(shell: Shell, terminal: Start) -> None:
+def test_lease_lost_while_stopped_ends_command_before_it_continues(shell: Shell, terminal: Start) -> None:
     tty = terminal("bash", "--norc", "--noprofile", "-i")
     tty.expect("$ ")
     run = " ".join(shell.words("run", "job", "--ttl", "4s", "--", "sh", "-c"))

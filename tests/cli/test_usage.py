@@ -32,14 +32,14 @@ from .shell import LIMIT, Shell
         (".5s", 0.5),
     ],
 )
-def test_durations(word: str, seconds: float) -> None:
+def test_duration_is_parsed(word: str, seconds: float) -> None:
     assert duration(word) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "word", ["", "s", "-1", "1x", "1 s", "nan", "inf", "1e3", "1_0", "1.2.3", "٣", "1sm", "5mss", "."]
 )
-def test_what_is_no_duration(word: str) -> None:
+def test_invalid_duration_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="invalid duration"):
         duration(word)
 
@@ -59,7 +59,7 @@ def test_what_is_no_duration(word: str) -> None:
         (273600, "3d4h"),
     ],
 )
-def test_spans(seconds: float, text: str) -> None:
+def test_span_shows_two_units(seconds: float, text: str) -> None:
     assert span(seconds) == text
 
 
@@ -101,7 +101,7 @@ def test_version(shell: Shell) -> None:
     assert shell.do("--version").stdout == f"leasehold {leasehold.__version__}\n"
 
 
-def test_the_installed_command_is_the_same(shell: Shell) -> None:
+def test_installed_script_runs_the_command(shell: Shell) -> None:
     script = sys.executable.rpartition("/")[0] + "/leasehold"
     words = [script, "run", "job", "--", "sh", "-c", "exit 6"]
     assert subprocess.run(words, env=shell.environment, timeout=LIMIT).returncode == 6
@@ -156,7 +156,7 @@ def test_the_installed_command_is_the_same(shell: Shell) -> None:
         (("ls", "--force"), "unknown option '--force'"),
     ],
 )
-def test_wrong_command_lines(shell: Shell, words: tuple[str, ...], said: str) -> None:
+def test_wrong_command_line_is_explained(shell: Shell, words: tuple[str, ...], said: str) -> None:
     done = shell.do(*words)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
@@ -190,7 +190,7 @@ def test_name_that_starts_with_a_dash_follows_two_dashes() -> None:
         assert (options.name, options.line) == ("-x", ["echo"])
 
 
-def test_the_plan_leaves_room_for_two_renewals() -> None:
+def test_plan_leaves_room_for_two_renewals() -> None:
     assert plan(30, None) == (10, 5)
     every, kill_after = plan(3, None)
     assert (every, kill_after) == (1, 0.5)
