@@ -10,10 +10,11 @@ import pytest
 
 import leasehold
 from leasehold.cli.descriptions import options_of
-from leasehold.cli.options import COMMANDS, OPTIONS, Options, duration, parse
+from leasehold.cli.options import COMMANDS, OPTIONS, Options, parse
 from leasehold.cli.run import plan
 from leasehold.cli.say import span
 from leasehold.cli.usage import page
+from leasehold.cli.values import duration
 
 from .shell import LIMIT, Shell
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .options import OPTIONS, OneOf
+from .options import OPTIONS
+from .values import OneOf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

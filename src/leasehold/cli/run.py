@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from ..core import clock
 from .child import Child, find
 from .guardian import Guardian
-from .options import UsageError, shown
+from .options import UsageError
 from .say import say, span
 from .supervisor import SLACK, Supervisor
+from .values import shown
 
 if TYPE_CHECKING:
     from ..threads.lease import Lease
     from .options import Options
+    from .signals import Signals
 
 NO_PROCESS, LOST, NOT_ENDED = 71, 74, 77
 """EX_OSERR, EX_IOERR and EX_NOPERM of sysexits.h."""
@@ -99,14 +101,7 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
             assert lease is not None
             _release(lease, None, 0)
             return code
-        environment: dict[str, str | None] = dict.fromkeys(_VARIABLES)
-        if lease is not None:
-            environment = dict(zip(_VARIABLES, (lease.name, str(lease.token), lease.owner), strict=True))
-        signals.pass_on()  # before COMMAND starts: otherwise a Ctrl-Z would stop `run` but not COMMAND
-        # Other processes see by an open file whether the holder lives. COMMAND keeps it open too.
-        child.start(environment, getattr(locks._core.driver, "life", None))
-        gc.freeze()  # loaded modules stay until the end: the collector can skip them
-        gc.enable()
+        _start(child, lease, signals, getattr(locks._core.driver, "life", None))
         supervisor = Supervisor(child, guardian, signals)
         reason = supervisor.until_end(lease, kill_after, renew_every)
         guardian.dismiss()
@@ -115,16 +110,27 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
             guardian.reap()
             os._exit(NOT_ENDED)  # without a release: COMMAND still runs and relies on the lease
         assert child.status is not None
-        if work is not None and lease is not None and reason is None and not work.record(lease, child.status):
-            reason = "it was lost before the outcome was recorded"
         if lease is None:
             return child.status
+        if work is not None and reason is None and not work.record(lease, child.status):
+            reason = "it was lost before the outcome was recorded"
         code = _release(lease, reason, child.status)
-        if options.verbose:
+        if options.verbose and reason is None:
             say(f"released {lease.name!r} after {span(clock.now() - began)}; COMMAND exited with {child.status}")
         return code
     finally:
         leave(locks)
+
+
+def _start(child: Child, lease: Lease | None, signals: Signals, life: str | None) -> None:
+    """Start COMMAND. Other processes see by an open file, ``life``, whether the holder lives: COMMAND keeps it open."""
+    environment: dict[str, str | None] = dict.fromkeys(_VARIABLES)
+    if lease is not None:
+        environment = dict(zip(_VARIABLES, (lease.name, str(lease.token), lease.owner), strict=True))
+    signals.pass_on()  # before COMMAND starts: otherwise a Ctrl-Z would stop `run` but not COMMAND
+    child.start(environment, life)
+    gc.freeze()  # loaded modules stay until the end: the collector can skip them
+    gc.enable()
 
 
 def _release(lease: Lease, reason: str | None, status: int) -> int:
