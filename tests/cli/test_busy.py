@@ -115,6 +115,14 @@ def test_run_fails_when_the_store_is_away(shell: Shell, store_away: sqlite3.Conn
     store_away.close()
 
 
+def test_verbose_run_waits_for_a_store_that_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:
+    run = shell.start("run", "job", "--ttl", "2s", "-v", "--", "echo", "mine")
+    assert run.stderr is not None
+    assert "cannot reach the store; retrying: " in run.stderr.readline()
+    store_away.close()
+    assert finish(run).stdout == "mine\n"
+
+
 def test_on_unavailable_skip_does_not_run_command(shell: Shell, store_away: sqlite3.Connection) -> None:
     done = shell.do("run", "job", *QUICK, "--on-unavailable", "skip", "--on-busy-exit", "5", "--", "touch", "ran")
     assert done.returncode == 5

@@ -75,9 +75,9 @@ def _acquire(
         left = None if ends is None else max(0.0, ends - clock.now())
         try:
             if verbose and left != 0:
-                if (lease := lock.try_acquire()) is not None:
+                if (lease := _try(lock, options, locks)) is not None:
                     return lease
-                verbose = _say_waiting(options, locks)
+                verbose = False
             return lock.acquire(left, cancel=signals)
         except WrongShape as error:
             expected = "lock" if readers else "rwlock"
@@ -89,10 +89,10 @@ def _acquire(
                 continue
         if left == 0:
             return _busy(options, locks.inspect(options.name))
-        verbose = verbose and _say_waiting(options, locks)
-        readable(signals.fd, within=pause if left is None else min(pause, left))
-        if signals.is_set():
-            raise AcquireCancelled(f"the wait for {options.name!r} was interrupted")
+        if verbose:
+            _say_waiting(options, locks)
+            verbose = False
+        readable(signals.fd, within=pause if left is None else min(pause, left))  # a signal ends the next acquire
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
@@ -106,10 +106,23 @@ def _lock(options: Options, locks: Locks, renew_every: float, readers: bool) -> 
     return checked(locks.lock, options.name, kind="once" if options.command == "once" else "lock", **timing)
 
 
-def _say_waiting(options: Options, locks: Locks) -> bool:
-    """``--verbose``: say for what this process waits. False: from now on there is nothing more to say."""
-    holder = locks.inspect(options.name)
-    who = "others wait for it" if holder is None else held(holder)
+def _try(lock: Lock, options: Options, locks: Locks) -> Lease | None:
+    """``--verbose``: the lease if it is free; otherwise None, after saying for what this process waits."""
+    try:
+        lease = lock.try_acquire()
+    except StoreUnavailable as error:
+        say(f"cannot reach the store; retrying: {error}")
+        return None
+    if lease is None:
+        _say_waiting(options, locks)
+    return lease
+
+
+def _say_waiting(options: Options, locks: Locks) -> None:
+    try:
+        holder = locks.inspect(options.name)
+    except StoreUnavailable:
+        holder = None
+    who = "others hold it or wait for it" if holder is None else held(holder)
     ahead = f", {holder.waiters} waiters ahead" if holder is not None and holder.waiters is not None else ""
     say(f"waiting for {options.name!r}: {who}{ahead}")
-    return False

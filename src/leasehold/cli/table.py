@@ -29,11 +29,9 @@ class Screen:
 def screen() -> Screen:
     """Standard output. Colour and shortening are for terminals only; NO_COLOR or TERM=dumb turn colour off."""
     try:
-        if not os.isatty(1):
-            return Screen()
         columns = os.get_terminal_size(1).columns
     except OSError:
-        return Screen()
+        return Screen()  # no terminal
     colour = os.name == "posix" and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     return Screen(columns or None, colour)
 
