@@ -11,8 +11,8 @@ import pytest
 
 import leasehold
 from leasehold.core import clock
-from leasehold.core.lease import state_of
 from leasehold.testing.history import History, check
+from leasehold.testing.inside import acquired
 from servers.proxy import Proxy
 from servers.redis import Redis, ask
 
@@ -32,7 +32,7 @@ def test_every_violation_that_is_stated_is_shown() -> None:
 
 def grant(history: History, locks: leasehold.Locks) -> leasehold.Lease:
     lease = locks.lock("a", ttl=30).acquire(timeout=20)
-    history.add("acquire", "a", owner=lease.owner, token=lease.token, invoked=state_of(lease).sent, outcome="granted")
+    history.add("acquire", "a", owner=lease.owner, token=lease.token, invoked=acquired(lease), outcome="granted")
     look(history, lease)
     return lease
 

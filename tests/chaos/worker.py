@@ -17,8 +17,8 @@ from typing import Any
 
 import leasehold
 from leasehold.core import clock
-from leasehold.core.lease import state_of
 from leasehold.testing.history import History
+from leasehold.testing.inside import acquired, deadline
 
 from .resource import Counters
 from .watching import in_use, see_that_all_is_gone
@@ -70,7 +70,7 @@ class Worker:
             outcome = f"unknown: {error}"
         token = 0
         if lease is not None:
-            token, invoked = lease.token, state_of(lease).acquired  # the call that granted it, after a wait perhaps
+            token, invoked = lease.token, acquired(lease)  # what granted it was sent then, after a wait perhaps
         self.history.add("acquire", name, owner=ask, token=token, invoked=invoked, outcome=outcome, ask=ask)
         if lease is None:
             return
@@ -85,7 +85,7 @@ class Worker:
 
     def told(self, lease: Any) -> None:
         now = clock.now()
-        lost = min(state_of(lease).deadline, now)
+        lost = min(deadline(lease), now)
         self.history.add("lost", lease.name, owner=lease.data, token=lease.token, invoked=lost, returned=now)
 
     def naive(self, name: str, ask: str) -> None:

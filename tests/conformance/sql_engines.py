@@ -1,9 +1,10 @@
-"""Engines of SQLAlchemy that a test makes, and closes itself: leasehold never does."""
+"""Engines of SQLAlchemy, and pools, that a test makes, and closes itself: leasehold never does."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from leasehold.testing import StoreUnderTest
+from leasehold.testing.store import ASYNCIO, open_locks
 
 
 class Engines:
@@ -21,12 +22,28 @@ class Engines:
                 engine.dispose()
 
 
-class WithEngines(StoreUnderTest):
+class ClosesItsClient(StoreUnderTest):
+    """Closes an asyncio client after its ``Locks``, in its loop. If it was closed later, the garbage collector would
+    find its sockets, and make them an error of whichever test runs by then."""
+
+    async def close_client(self, client: Any) -> None:
+        await client.close()
+
     def connect(self, side: str, **options: Any) -> Any:
-        """An engine of asyncio is closed after its Locks, in its loop: the garbage collector would find the sockets of
-        one that is closed later, in whichever test runs by then, where they are an error."""
-        locks = super().connect(side, **options)
-        if side == "asyncio" and self.client is not None:
-            source = locks._core.driver.source
-            source.close = source._engine.dispose
+        if self.client is None or side != ASYNCIO:
+            return super().connect(side, **options)
+        client = self.client(side)
+        locks = open_locks(client, self.opener, side, **options)
+        close: Callable[[], Awaitable[None]] = locks.close
+
+        async def close_both() -> None:
+            await close()
+            await self.close_client(client)
+
+        locks.close = close_both
         return locks
+
+
+class WithEngines(ClosesItsClient):
+    async def close_client(self, client: Any) -> None:
+        await client.dispose()

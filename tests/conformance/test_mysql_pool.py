@@ -9,26 +9,19 @@ import pytest
 
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
-from leasehold.testing.conformance.fixtures import _scene
+from leasehold.testing.conformance.fixtures import open_scene
 from leasehold.testing.scene import Scene
 
+from .sql_engines import ClosesItsClient
 from .sql_probes import MySQLProbe
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
-class WithPool(StoreUnderTest):
-    def connect(self, side: str, **options: Any) -> Any:
-        """The pool's connections must be closed in their loop: after the Locks, by the test."""
-        locks = super().connect(side, **options)
-        lender = locks._core.driver.source
-
-        async def close() -> None:
-            lender._pool.close()
-            await lender._pool.wait_closed()
-
-        lender.close = close
-        return locks
+class WithPool(ClosesItsClient):
+    async def close_client(self, client: Any) -> None:
+        client.close()
+        await client.wait_closed()
 
 
 @pytest.fixture(params=["mariadb", "mysql"])
@@ -57,4 +50,4 @@ def store(request: pytest.FixtureRequest) -> StoreUnderTest:
 
 @pytest.fixture(params=["asyncio"])
 def scene(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    yield from _scene(request, store, request.param)
+    yield from open_scene(request, store, request.param)

@@ -9,6 +9,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
 
+from .sql_engines import ClosesItsClient
 from .sql_probes import PostgreSQLProbe
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -23,16 +24,6 @@ class OpenedOnUse(AsyncConnectionPool):
         return await super().getconn(timeout)
 
 
-class WithPool(StoreUnderTest):
-    def connect(self, side: str, **options: Any) -> Any:
-        """A pool of asyncio has tasks that must end in their loop: it is closed after the Locks, by the test."""
-        locks = super().connect(side, **options)
-        if side == "asyncio":
-            lender = locks._core.driver.source
-            lender.close = lender.pool.close
-        return locks
-
-
 @pytest.fixture
 def store(postgresql_server: Any) -> Iterator[StoreUnderTest]:
     made: list[Any] = []
@@ -44,7 +35,7 @@ def store(postgresql_server: Any) -> Iterator[StoreUnderTest]:
 
     probe = PostgreSQLProbe(postgresql_server.url)
     # Other processes open the URL.
-    yield WithPool(
+    yield ClosesItsClient(
         "postgresql pool",
         postgresql_server.url,
         probe,

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from leasehold.stores.sql.dialect import Statement
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
+from leasehold.testing.inside import core
 from leasehold.testing.store import ASYNCIO, THREADS
 
 from .sql_engines import Engines, WithEngines
@@ -101,17 +102,17 @@ def asked(store: StoreUnderTest) -> Statement:
 def test_connections_have_that_level(store: StoreUnderTest) -> None:
     """Else all the rest would show nothing."""
     with store.connect(THREADS) as locks:
-        source: Any = locks._core.driver.source
-        connection, _ = source.take(5.0)
-        result = connection.execute(asked(store), 5.0)
-        source.give(connection, True)
+        pool: Any = core(locks).driver.pool
+        lent = pool.take(5.0)
+        result = lent.connection.execute(asked(store), 5.0)
+        pool.give(lent, True)
     check_level(store, result.rows[0][0])
 
 
 async def test_connections_of_tasks_have_that_level(store: StoreUnderTest) -> None:
     async with store.connect(ASYNCIO) as locks:
-        source: Any = locks._core.driver.source
-        connection, _ = await source.take(5.0)
-        result = await connection.execute(asked(store), 5.0)
-        await source.give(connection, True)
+        pool: Any = core(locks).driver.pool
+        lent = await pool.take(5.0)
+        result = await lent.connection.execute(asked(store), 5.0)
+        await pool.give(lent, True)
     check_level(store, result.rows[0][0])

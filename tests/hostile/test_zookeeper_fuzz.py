@@ -15,6 +15,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 
 import leasehold
+from leasehold.testing.inside import core
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(240)]
 
@@ -145,7 +146,7 @@ def test_odd_names_do_not_end_a_listing(scene: Scene, name: str, content: bytes)
 def test_a_note_of_any_bytes_makes_nothing_but_a_store_error(scene: Scene, content: bytes) -> None:
     bucket = scene.bad.split("/")[-2]
     with node(scene, f"{scene.epoch}/n{bucket}/bad", content):
-        tried(lambda: scene.locks._core.call(scene.locks._core.store.read_note("bad")))
+        tried(lambda: core(scene.locks).driver.run(core(scene.locks).store.read_note("bad"), 5.0))
 
 
 def test_a_newer_format_is_refused_for_its_name_alone(scene: Scene) -> None:

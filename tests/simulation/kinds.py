@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold import AcquireTimeout, LeaseLost, ShuttingDown, StoreUnavailable, aio
 from leasehold.core.claim import EXPIRED
-from leasehold.core.lease import state_of
+from leasehold.testing.inside import deadline
 
 from .resource import Counter
 
@@ -73,9 +73,7 @@ async def stand(client: Client, name: str, ask: str) -> None:
                 await asyncio.sleep(1000.0)  # it is cancelled
         finally:
             world.say(ask, f"leads no longer with token {lease.token}: {term.over}")
-            if not process.dead and not process.stalled(
-                min(world.now, process.world_time(state_of(lease).deadline)) - 3.0
-            ):
+            if not process.dead and not process.stalled(min(world.now, process.world_time(deadline(lease))) - 3.0):
                 # It has led until now. Whoever could run was told in time, whatever the lease says of itself by now.
                 held = {"owner": ask, "token": lease.token, "stored": client.server.stored(name, lease.token)}
                 world.history.add("check", name, outcome="valid", **held)

@@ -21,11 +21,12 @@ from typing import Any, NamedTuple
 from leasehold.core import timing
 from leasehold.core.entry import GRANTED
 from leasehold.testing.history import Record, Violation, check
+from leasehold.testing.inside import parts
 
 from . import kinds
 from .resource import Counter
 from .store import Network, Server
-from .workload import LONGEST_TTL, Client, parts
+from .workload import LONGEST_TTL, Client
 from .world import World
 
 BUSY = 200.0
@@ -192,7 +193,8 @@ class Simulation:
     def see_that_who_fits_is_let_in(self, name: str) -> None:
         """Whoever is first in the queue has no room; else nobody would call it."""
         entry = self.server.entry(name)
-        if entry.queue and entry._free() >= entry.queue[0].weight and entry.queue[0].attempt not in self.kept_out:
+        free = entry.limit - sum(each.weight for each in entry.holders)
+        if entry.queue and free >= entry.queue[0].weight and entry.queue[0].attempt not in self.kept_out:
             self.kept_out.add(entry.queue[0].attempt)
             what = f"{entry.queue[0].data} is first in the queue, and is not let in though there is room"
             self.world.history.add("left", name, outcome=what)

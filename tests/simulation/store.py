@@ -80,7 +80,10 @@ class JointStore(Store):
 
 
 class Session(_MemoryDriver):
-    """What the server knows of one client; ringing it sends a message."""
+    """What the server knows of one client; waking it sends a message."""
+
+    def answer(self, request: Any) -> Any:
+        return self._handle(request)
 
 
 class Server:
@@ -117,7 +120,7 @@ class Server:
         for each in self.before:
             each()
         broken = self.holders(call.arguments[0]) if call.operation == "interrupt" else []
-        answer = run_steps(getattr(self.rules, call.operation)(*call.arguments), session._handle)
+        answer = run_steps(getattr(self.rules, call.operation)(*call.arguments), session.answer)
         for each in broken if answer else []:
             self.note_break(call.arguments[0], each, call.arguments[1])
         if isinstance(answer, Busy) and self.pushes == "grant":
@@ -188,7 +191,7 @@ class Network:
         self.loss = self.double = 0.0
         self.cuts.clear()
 
-    def _times(self, client: str, upwards: bool, what: str) -> list[float]:
+    def times(self, client: str, upwards: bool, what: str) -> list[float]:
         """When a message arrives, if it does; perhaps twice. What is sent into a cut is lost, or late."""
         rng = self.world.rng
         cut = self.cuts.get((client, upwards), 0.0)
@@ -220,11 +223,11 @@ class Network:
                 answer = server.perform(driver.process.name, driver.session, call)
                 self.to_client(driver, number, answer, f"the answer to {call.operation}")
 
-        for when in self._times(driver.process.name, True, _told(call)):
+        for when in self.times(driver.process.name, True, _told(call)):
             self.world.at(when, arrive)
 
     def to_client(self, driver: Driver, number: int, answer: Any, what: str) -> None:
-        for when in self._times(driver.process.name, False, what):
+        for when in self.times(driver.process.name, False, what):
             self.world.at(when, lambda: driver.arrived(number, answer))
 
 
@@ -314,7 +317,7 @@ class Driver:
                 for each in entry.holders:
                     if each.attempt == attempt:
                         news = Grant(each.token, at=each.acquired)
-        for when in self.network._times(self.process.name, False, "a ring"):
+        for when in self.network.times(self.process.name, False, "a ring"):
             self.network.world.at(when, lambda: self._rung(attempt, news))
 
     def _rung(self, attempt: str, news: Grant | None) -> None:

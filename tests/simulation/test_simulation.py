@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from leasehold import aio
-from leasehold.core import drain
+from leasehold.core.claim import OFFERED
 from leasehold.core.entry import Entry
-from leasehold.core.state import LeaseState
-from leasehold.kinds import handover
+from leasehold.core.lease import BaseLease
+from leasehold.testing.inside import core, deadline
 
 from .naive import NaiveClient
 from .run import KINDS, Simulation, simulate
@@ -123,12 +123,16 @@ def finds(says: str, client: type[Client] = Client, seeds: range = range(1, 40))
 
 
 def test_a_loss_that_is_never_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aio.Lease, "_announce", lambda lease: None)
+    monkeypatch.setattr(aio.Lease, "on_lost", lambda lease, callback: None)  # it takes the callback, and never calls it
     assert finds("was not told")
 
 
+def until_its_deadline(lease: Any) -> bool:
+    return core(lease).now() < deadline(lease)
+
+
 def test_a_lease_that_is_valid_after_its_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeaseState, "trusted_until", lambda state: state.deadline)
+    monkeypatch.setattr(aio.Lease, "valid", property(until_its_deadline))
     assert finds("not in the store")
 
 
@@ -183,25 +187,47 @@ def test_only_force_is_an_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_who_trusts_what_it_has_offered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handover, "offer", lambda state: None)
+    valid: Any = vars(BaseLease)["valid"]
+
+    def trusting(lease: Any) -> bool:
+        return valid.fget(lease) or (lease.lost_reason == OFFERED and until_its_deadline(lease))
+
+    monkeypatch.setattr(BaseLease, "valid", property(trusting))
     assert finds("overlap")
 
 
 def test_what_a_drain_leaves_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "_work", lambda core: [])
+    async def drain(locks: Any, grace: float) -> list[str]:
+        return []
+
+    monkeypatch.setattr(aio.Locks, "drain", drain)
     assert finds("of a Locks that was drained")
 
 
 def test_a_drain_that_does_not_end_in_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "UNWIND", 30.0)
-    slot: Any = LeaseState.__dict__["released_by"]
-    monkeypatch.setattr(LeaseState, "released_by", property(lambda state: None, slot.__set__))
+    drain = aio.Locks.drain
+
+    async def too_long(locks: Any, grace: float) -> list[str]:
+        late = await drain(locks, grace)
+        await asyncio.sleep(30.0)
+        return late
+
+    monkeypatch.setattr(aio.Locks, "drain", too_long)
     assert finds("drained after")
 
 
-def test_what_is_held_for_too_long_or_in_silence_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeaseState, "may_renew", lambda state, now: state.spec.timing.renew)
-    assert finds("not to be renewed any more")
+ENDS = ("max_hold", "beat_every")
+
+
+class RenewsForEver(Client):
+    """Asks for leases that end after a while or in silence; what it gets is renewed for as long as it is held."""
+
+    def lock(self, name: str, **options: Any) -> Any:
+        return super().lock(name, **{each: value for each, value in options.items() if each not in ENDS})
+
+
+def test_a_lease_that_is_renewed_beyond_its_max_hold_or_in_silence_is_found() -> None:
+    assert finds("not to be renewed any more", RenewsForEver)
 
 
 def test_a_naive_lock_is_refused() -> None:

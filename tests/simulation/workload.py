@@ -14,8 +14,8 @@ from leasehold import AcquireTimeout, LeaseLost, ShuttingDown, StoreError, Store
 from leasehold.core import timing
 from leasehold.core.claim import EXPIRED, OVERHELD, SILENT, TAKEN
 from leasehold.core.drain import UNWIND
-from leasehold.core.lease import registry_of, state_of
 from leasehold.testing.history import LATE
+from leasehold.testing.inside import acquired, core, deadline, parts, reentrant, spec
 from leasehold.testing.virtual import VirtualRegistry
 
 from . import kinds
@@ -30,11 +30,6 @@ AT_ONCE = 1.0
 """How long what was given up may be held where nothing goes wrong."""
 BY_CLOCK = (EXPIRED, OVERHELD, SILENT)
 """Reasons of loss that come with the deadline; any other comes when it is learnt."""
-
-
-def parts(lease: Any) -> Any:
-    """What a lease stands on: itself, or those of several names, or the one that it has entered again."""
-    return getattr(lease, "_parts", (lease,))
 
 
 class Client:
@@ -67,16 +62,20 @@ class Client:
         self.by_hand: set[tuple[str, int]] = set()
         """What was renewed by its holder, whatever ``max_hold`` and beats are."""
         self.drained: set[Any] = set()
-        """Cores that are out of service."""
+        """Registries that are out of service."""
+        self.limits: dict[str, dict[str, float]] = {}
+        """By ask, ``max_hold`` and ``beat_every`` of its lease."""
+        self.beats: dict[str, float] = {}
+        """By ask, when its holder has last said that it makes progress, by its process's clock."""
         self.locks = self.connect(network)
 
     def connect(self, network: Network) -> Any:
         driver = Driver(self.process, network)
         options = {"namespace": "", "owner": self.process.name, "kinds": None, "defaults": {}}
         store = (JointStore if network.joint else Store)()
-        core = VirtualRegistry(store, driver, self.process.local, **options)
-        self.process.cores.append(core)
-        return aio.Locks(core)
+        registry = VirtualRegistry(store, driver, self.process.local, **options)
+        self.process.cores.append(registry)
+        return aio.Locks(registry)
 
     def stop(self) -> None:
         """No new leases; who waits gives up."""
@@ -136,13 +135,14 @@ class Client:
             options["min_hold"] = 0.3
         if rng.random() < 0.1:
             options["fair"] = False
+        self.limits[ask] = {each: options[each] for each in ("max_hold", "beat_every") if each in options}
         timeout = rng.choice([None, 0.0, rng.uniform(0.1, 20.0)])
         patience = self.patience()
         lock = self.lock(name, **options)
         self.world.say(ask, f"acquire {lock.name} ttl={ttl:g} timeout={timeout} cancelled after {patience:.3f}")
         invoked = self.world.now
         lease = await self.ask(lambda: lock.acquire(timeout), lock.name, ask, ttl, patience)
-        if lease is not None and lock._spec.fair and lock._spec.shape != "all_of":  # which begins anew if one was lost
+        if lease is not None and spec(lock).fair and spec(lock).shape != "all_of":  # which begins anew if one was lost
             placed = self.server.placed[lock.name, json.dumps(ask)]
             self.world.history.add("queued", lock.name, ask=ask, invoked=invoked, returned=placed)
         return lease
@@ -181,16 +181,15 @@ class Client:
 
     def granted(self, lease: Any, ask: str, invoked: float, subject: str = "") -> None:
         """It is held; ``subject`` is what it is held for, where that is not its name."""
-        if state_of(lease).spec.limit == 1:
-            # What granted it was sent then, after a wait perhaps.
-            invoked = self.process.world_time(state_of(lease).acquired)
+        if spec(lease).limit == 1:
+            invoked = self.process.world_time(acquired(lease))  # what granted it was sent then, after a wait perhaps
             if (
                 self.server.step_us
             ):  # by a clock that has jumped it may think so of a time when it had long been granted
                 invoked = min(invoked, self.server.granted.get((lease.name, lease.token), self.world.now))
-        if registry_of(lease) in self.drained:
+        if core(lease) in self.drained:
             self.left(lease.name, f"{ask} was granted it by a Locks that was drained")
-        held = {"owner": ask, "token": lease.token, "ask": ask, "weight": state_of(lease).spec.weight}
+        held = {"owner": ask, "token": lease.token, "ask": ask, "weight": spec(lease).weight}
         self.world.history.add("acquire", subject or lease.name, outcome="granted", invoked=invoked, **held)
         self.world.say(ask, f"granted {lease.name} token {lease.token}")
 
@@ -213,11 +212,12 @@ class Client:
                     await asyncio.sleep(rng.expovariate(1 / 1.5))
                     if rng.random() < 0.85:  # else it has no need to, or is found out
                         lease.beat()
+                        self.beats[ask] = self.process.local()
                     if rng.random() < 0.1:
                         await self.renew(lease)
-                    if hasattr(lease, "_hold") and registry_of(lease) is self.locks._core and rng.random() < 0.3:
+                    if reentrant(lease) and core(lease) is core(self.locks) and rng.random() < 0.3:
                         await self.enter_again(lease)
-                if self.kinds and len(parts(lease)) == 1 and not hasattr(lease, "_hold") and rng.random() < 0.08:
+                if self.kinds and len(parts(lease)) == 1 and not reentrant(lease) and rng.random() < 0.08:
                     await self.hand_over(lease)
                 elif (
                     self.counters.get(lease.name, Counter()).kind == "rwlock" and lease.exclusive and rng.random() < 0.3
@@ -264,10 +264,13 @@ class Client:
 
     def renewable_until(self, lease: Any) -> float:
         """Until when it may be renewed, by its process's clock: it has been held for long, or its body is silent."""
-        timing = state_of(lease).spec.timing
-        held = NEVER if timing.max_hold is None else state_of(lease).acquired + timing.max_hold
-        silent = NEVER if timing.beat_every is None else state_of(lease).last_beat + timing.beat_every
-        return NEVER if (lease.name, lease.token) in self.by_hand else min(held, silent)
+        limits = self.limits.get(lease.data)
+        if not limits or (lease.name, lease.token) in self.by_hand:
+            return NEVER
+        began = acquired(lease)
+        held = began + limits.get("max_hold", NEVER)
+        silent = max(began, self.beats.get(lease.data, began)) + limits.get("beat_every", NEVER)
+        return min(held, silent)
 
     async def renew(self, lease: Any) -> None:
         invoked, outcome = self.world.now, "unknown"
@@ -351,16 +354,16 @@ class Client:
         """Go out of service, and begin anew."""
         world, locks, began = self.world, self.locks, self.world.now
         grace = world.rng.choice([0.0, world.rng.uniform(0.0, 8.0)])
-        if locks._core.draining is not None:
+        if core(locks).draining is not None:
             return
         world.say(self.process.name, f"drains, with {grace:.3f} s of grace")
         late = await locks.drain(grace)
         world.say(self.process.name, f"is drained; {late} had to be given up")
-        self.drained.add(locks._core)
+        self.drained.add(core(locks))
         allowed = grace * 1.01 + UNWIND + 2 * timing.CALL_LIMIT + self.process.stalled(began)
         world.history.add("took", "-", owner=self.process.name, outcome="drained", invoked=began, limit=allowed)
-        for state in locks._core.held():
-            if state.remaining(locks._core.now()):
+        for state in core(locks).held():
+            if state.remaining(core(locks).now()):
                 self.left(state.name, f"{state.spec.data} holds token {state.token} of a Locks that was drained")
         await locks.close()
         self.membership = None
@@ -376,7 +379,7 @@ class Client:
         except StoreError:
             pass
         member = self.kinds and lease.name in self.counters and self.counters[lease.name].kind == "group"
-        if member and outcome == "refused" and lease.lost_reason is None and registry_of(lease).draining is not None:
+        if member and outcome == "refused" and lease.lost_reason is None and core(lease).draining is not None:
             return  # it has left with the drain
         for part in parts(lease):
             held = {"owner": lease.data, "token": part.token, "invoked": invoked}
@@ -405,14 +408,16 @@ class Client:
 
     def lost_since(self, lease: Any) -> float:
         now = self.world.now
-        return min(self.process.world_time(state_of(lease).deadline), now) if lease.lost_reason in BY_CLOCK else now
+        return min(self.process.world_time(deadline(lease)), now) if lease.lost_reason in BY_CLOCK else now
 
     def observe(self) -> None:
         """Whatever says now that it is valid, though it may have nobody to ask it; and what has ended, for ever."""
         if self.process.dead:
             return
-        for core in self.process.cores:
-            for lease in [state.handle for state in core.held()]:
+        held: set[tuple[str, int]] = set()
+        for registry in self.process.cores:
+            for lease in [state.handle for state in registry.held()]:
+                held.add((lease.name, lease.token))
                 if (lease.name, lease.token) not in self.leaving:
                     self.known.setdefault((lease.name, lease.token), weakref.ref(lease))
                     self.note_check(lease)
@@ -421,7 +426,7 @@ class Client:
                 del self.known[holding]
                 self.hearing.pop(holding, None)
                 continue
-            if state_of(lease).end is not None and lease.valid:
+            if holding not in held and lease.valid:
                 self.note_check(lease)
             if holding in self.hearing and holding not in self.leaving and lease.lost_reason is not None:
                 self.see_that_it_is_told(lease)

@@ -24,6 +24,7 @@ from .api import make_api
 from .counter import Fenced, count
 from .forking import Outliving, fork_and_use
 from .handles import Lease, Locks, Waiter
+from .inside import core
 from .store import open_locks
 
 
@@ -72,11 +73,11 @@ class Child:
         return self.state(lease.name)
 
     def stop(self) -> None:
-        """Stop, but not while the keeper uses the store: in a write to an embedded store it would block all others."""
-        core = self._locks.real._core
-        while core.soonest < float("inf"):  # with what was taken
+        """Stop, but not while the keeper is at the store: in a write to an embedded one it would hold up everybody."""
+        books = core(self._locks.real)
+        while books.soonest < float("inf"):  # with what was taken
             time.sleep(0.001)
-        with getattr(core.driver, "at_rest", nullcontext)():
+        with getattr(books.driver, "at_rest", nullcontext)():
             signal.raise_signal(signal.SIGSTOP)
 
     def release(self, name: str) -> bool:
@@ -155,7 +156,7 @@ class Child:
         locks = self._open()
 
         def say() -> None:
-            while not locks._core.asking:
+            while not core(locks).asking:
                 time.sleep(0.005)
             print(json.dumps({"answer": "asking"}), flush=True)
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from ..core.protocol import Ask, Busy, Holding, Renewal, Reply, Steps, Store, T, TaskDriver, ThreadDriver, Together
 from ..errors import StoreError, StoreUnavailable
+from .inside import core as core_of
 
 SLICE = 0.05
 QUICK = 0.02
@@ -48,6 +49,12 @@ class Faults:
         self.latency = 0.0
         """Seconds that every call takes in addition to the store's time, half of them on the way to the store."""
         self.deaf = False
+        self.asked: dict[str, str] = {}
+        """By name, the attempt that was last requested to hold it."""
+        self.listening: set[str] = set()
+        """The attempts, and "" for the keeper, for whom the driver was asked to listen."""
+        self.wake: Callable[[str], object] = lambda attempt: None
+        """Wakes an attempt for nothing, as a store may."""
         self.no_push = False
         """Whether the driver reports that it cannot listen, so that waiters poll."""
 
@@ -147,7 +154,7 @@ class Faults:
 
 def install(locks: Any) -> Faults:
     """Put faults between a ``Locks``, of either side, and its store."""
-    return install_into(locks._core)
+    return install_into(core_of(locks))
 
 
 def install_into(core: Any) -> Faults:
@@ -171,6 +178,7 @@ class Named(Store):
         self.lacks = inner.lacks
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
+        self.faults.asked[ask.name] = ask.attempt
         return (yield from self.faults.cut_off("acquire", self.inner.acquire(ask)))
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
@@ -212,6 +220,7 @@ class _Faulty:
         self.faults = faults
         self.on_ring = inner.on_ring
         inner.on_ring = self._rung
+        faults.wake = self._rung
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -255,7 +264,9 @@ class FaultyThreads(_Faulty):
         return result
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
-        return not self.faults.no_push and self.inner.listen(attempt, busy)
+        heard = not self.faults.no_push and self.inner.listen(attempt, busy)
+        self.faults.listening.add(attempt)
+        return heard
 
     def close(self) -> None:
         self.inner.close()
@@ -282,7 +293,9 @@ class FaultyTasks(_Faulty):
         return result
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
-        return not self.faults.no_push and await self.inner.listen(attempt, busy)
+        heard = not self.faults.no_push and await self.inner.listen(attempt, busy)
+        self.faults.listening.add(attempt)
+        return heard
 
     async def close(self) -> None:
         await self.inner.close()

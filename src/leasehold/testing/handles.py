@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import clock
-from ..core.lease import own_state_of, state_of
 from ..core.protocol import SECOND, Ask, Steps
-from ..core.state import LeaseState
 from ..core.timing import FIRST_TERM
-from ..errors import AcquireTimeout, StoreUnavailable
+from ..errors import AcquireTimeout, ShuttingDown, StoreUnavailable
 from .api import PATIENCE, Api, Job
 from .faults import Faults, install
+from .inside import core, deadline
+
+RENEWED = 0.01
+"""How much later its deadline is when a lease was renewed: no renewal follows another sooner."""
 
 
 def eventually(true: Callable[[], Any], within: float = PATIENCE, what: str = "") -> Any:
@@ -59,11 +61,6 @@ class Lease:
         self.api = api
         self.real = real
 
-    @property
-    def state(self) -> LeaseState:
-        """What the core keeps of it. Not of a lease of all_of or rlock."""
-        return own_state_of(self.real)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
 
@@ -84,6 +81,18 @@ class Lease:
     def transfer(self) -> str:
         return str(self.api.call(self.real.transfer))
 
+    def transfer_in_block(self) -> str:
+        """As ``transfer``, as the last thing in its block."""
+        if self.api.side == "threads":
+            with self.real:
+                return str(self.real.transfer())
+
+        async def block() -> str:
+            async with self.real:
+                return str(await self.real.transfer())
+
+        return str(self.api.call(block))
+
     def downgrade(self) -> Lease:
         return Lease(self.api, self.api.call(self.real.downgrade))
 
@@ -100,7 +109,16 @@ class Lease:
         """Whether the last term is over by the clock: a process that stalled for so long has rightly lost the lease.
 
         One that another's release has granted begins with a first term, which is short, whatever its ttl."""
-        return bool(clock.now() >= state_of(self.real).deadline)
+        return clock.now() >= deadline(self.real)
+
+    def until(self) -> float:
+        """Until when it can be trusted, on the local clock."""
+        return float(self.real.remaining + clock.now())  # in this order: never too early
+
+    def is_renewed(self, within: float = PATIENCE) -> None:
+        """Wait until it was renewed once more: all of it, if it is of several names."""
+        before = self.until()
+        eventually(lambda: clock.now() + self.real.remaining > before + RENEWED, within, "it is renewed")
 
 
 class Lock:
@@ -302,6 +320,24 @@ class Locks:
         """Begin to drain, in the background."""
         return self.api.start(self.real.drain, grace)
 
+    def refuses(self, name: str) -> bool:
+        """Whether it gives out no new leases."""
+        try:
+            lease = self.lock(name).try_acquire()
+        except ShuttingDown:
+            return True
+        if lease is not None:
+            lease.release()
+        return False
+
+    def is_closed(self) -> bool:
+        """Whether it asks the store nothing any more."""
+        try:
+            self.inspect("-")
+        except ShuttingDown:
+            return True
+        return False
+
     def close(self) -> None:
         self.api.call(self.real.close)
 
@@ -310,23 +346,32 @@ class Locks:
         return install(self.real)
 
     def stop_the_timer(self) -> None:
-        """Stop the timer from marking expired leases: every later answer must be computed from the clock."""
-        core = self.real._core
+        """Let nobody mark what is past its deadline: what is told from now on is computed, or wrong."""
+        books = core(self.real)
 
         def nothing() -> None:
-            core.next_deadline = float("inf")
+            books.next_deadline = float("inf")
 
-        core.expire = nothing
+        books.expire = nothing  # type: ignore[method-assign]
 
     # Below the API: the operations of the store itself.
 
     @property
     def store(self) -> Any:
-        return self.real._core.store
+        return core(self.real).store
+
+    @property
+    def driver(self) -> Any:
+        return core(self.real).driver
+
+    def attempt(self, name: str) -> str:
+        """The attempt that holds the name, by the store's record."""
+        [holder] = self.run(self.store.inspect(name))
+        return str(holder.attempt)
 
     def run(self, steps: Steps[Any], limit: float = PATIENCE) -> Any:
         """Run one operation of the store with its driver."""
-        return self.api.call(self.real._core.driver.run, steps, limit)
+        return self.api.call(self.driver.run, steps, limit)
 
     def ask(self, name: str, attempt: str, ttl: float, **fields: Any) -> Any:
         return self.run(self.store.acquire(make_ask(name, attempt, ttl, self.owner, **fields)))

@@ -34,10 +34,10 @@ def test_break_tells_the_holder_and_waits_for_it(scene: Scene) -> None:
 @needs("push")
 def test_break_is_pushed_to_the_holder(scene: Scene) -> None:
     """Reference, break_lease: tells the holder; not only at its next renewal."""
-    locks, other = scene.connect(), scene.connect()
+    (locks, faults), other = scene.faulty(), scene.connect()
     name = scene.name()
     lease = locks.lock(name, ttl=90, renew_every=30).acquire()
-    eventually(lambda: locks.real._core.keeping)
+    eventually(lambda: "" in faults.listening, what="the keeper asks to listen")
     assert other.break_lease(name) is True
     assert lease.wait_lost(15), "long before it is renewed"
     lease.release()

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ... import aio
-from ...core import clock
-from ...core.lease import own_state_of, registry_of, state_of
+from ...core.claim import EXPIRED
 from ...errors import LeaseLost
 from ..handles import eventually
+from ..inside import end
 from ..scene import Scene
 
 MOST_AWAITS = 60
@@ -191,15 +191,17 @@ def test_an_acquire_that_is_thrown_away_leaves_nothing(tasks: Scene) -> None:
     lease = other.lock(name).acquire()
 
     async def drop() -> None:
-        acquire = locks.real.lock(name).acquire().__await__()
-        for _ in range(3):  # as a task would, up to where it waits for its turn
-            waited = next(acquire)
-            if tasks.waiters(name):
-                break
-            if waited is not None:
-                waited._asyncio_future_blocking = False
-                await asyncio.wait({waited})
-        acquire.close()
+        async def acquire() -> None:
+            await locks.real.lock(name).acquire()
+
+        waiting = asyncio.ensure_future(acquire())
+        while not tasks.waiters(name):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        coroutine = waiting.get_coro()
+        assert coroutine is not None
+        coroutine.close()
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)  # what is closed cannot be run any more
 
     tasks.loop.run(drop())
     eventually(lambda: tasks.waiters(name) == 0, SOON)
@@ -217,7 +219,7 @@ def test_on_lost_cancel_ends_the_body(tasks: Scene) -> None:
 
     async def body() -> None:
         lease = aio.current()
-        assert lease.valid or clock.now() >= state_of(lease).deadline
+        assert lease.valid or lease.lost_reason == EXPIRED
         await asyncio.sleep(30)
 
     decorated = locks.real.lock(tasks.name(), ttl=tasks.steady, renew=False, on_lost="cancel")(body)
@@ -252,9 +254,9 @@ def test_a_cancellation_from_outside_wins(tasks: Scene, first: str) -> None:
         lease = await entered
         if first == "outside":
             task.cancel()
-            registry_of(lease).end(own_state_of(lease), "it was lost for the test")
+            end(lease, "it was lost for the test")
         else:
-            registry_of(lease).end(own_state_of(lease), "it was lost for the test")
+            end(lease, "it was lost for the test")
             loop.call_soon(task.cancel)
         with pytest.raises(asyncio.CancelledError):
             await task

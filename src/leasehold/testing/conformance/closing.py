@@ -80,7 +80,7 @@ def test_close_while_a_grant_is_on_its_way(scene: Scene) -> None:
     asking = locks.lock(name).start()
     scene.until_held(name)
     closing = scene.api.start(locks.real.close)
-    eventually(lambda: locks.real._core.closed)
+    eventually(locks.is_closed)
     assert not asking.done()
     faults.mend()  # the answer is there at once
     assert isinstance(asking.error(), ShuttingDown)

@@ -18,7 +18,7 @@ def test_drain_waits_for_what_is_held(scene: Scene) -> None:
     names = [scene.name() for _ in range(3)]
     leases = [locks.lock(name).acquire() for name in names]
     drain = locks.start_drain(30)
-    eventually(lambda: locks.real._core.draining is not None)
+    eventually(lambda: locks.refuses("refused"))
     with pytest.raises(ShuttingDown):
         locks.lock(scene.name()).acquire()
     with pytest.raises(ShuttingDown):
@@ -62,7 +62,7 @@ def test_drain_gives_up_what_does_not_end(scene: Scene, caplog: pytest.LogCaptur
         begun = time.monotonic()
         with caplog.at_level(logging.WARNING, "leasehold"):
             drain = locks.start_drain(grace)
-            eventually(lambda: locks.real._core.draining is not None)  # noqa: B023
+            eventually(lambda: locks.refuses("refused"))  # noqa: B023
             valid = lease.valid
             released = ended.release()
             in_grace = time.monotonic() - begun < grace

@@ -24,7 +24,7 @@ def needs(*abilities: str) -> Callable[[F], F]:
     return mark
 
 
-def _scene(request: pytest.FixtureRequest, store: StoreUnderTest, side: str) -> Iterator[Scene]:
+def open_scene(request: pytest.FixtureRequest, store: StoreUnderTest, side: str) -> Iterator[Scene]:
     if request.function.__name__ in store.notes:
         pytest.skip(f"{store.name}: {store.notes[request.function.__name__]}")
     for ability in getattr(request.function, "needs", ()):
@@ -42,17 +42,17 @@ def _scene(request: pytest.FixtureRequest, store: StoreUnderTest, side: str) -> 
 
 @pytest.fixture(params=[THREADS, ASYNCIO])
 def scene(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For tests that are the same with threads and asyncio."""
-    yield from _scene(request, store, request.param)
+    """For what is the same with threads and asyncio."""
+    yield from open_scene(request, store, request.param)
 
 
 @pytest.fixture
 def tasks(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For tests of tasks only."""
-    yield from _scene(request, store, ASYNCIO)
+    """For what only tasks do."""
+    yield from open_scene(request, store, ASYNCIO)
 
 
 @pytest.fixture
 def threads(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For tests of threads only."""
-    yield from _scene(request, store, THREADS)
+    """For what only threads do."""
+    yield from open_scene(request, store, THREADS)

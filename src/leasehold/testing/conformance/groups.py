@@ -112,7 +112,7 @@ def test_draining_leaves_the_groups(scene: Scene) -> None:
     group.watch()
     eventually(lambda: group.seen == [("joined", "leaving")])
     drain = locks.start_drain(30)
-    eventually(lambda: locks.real._core.draining is not None)
+    eventually(lambda: locks.refuses("refused"))
     with pytest.raises(ShuttingDown):
         leaving.join()
     assert membership.valid, "a member until its work is done"

@@ -114,12 +114,11 @@ def test_op_heir_keeps_what_is_left_of_min_hold(scene: Scene) -> None:
 @needs("heir", "push")
 def test_who_is_taken_over_hears_of_it(scene: Scene) -> None:
     """Promise 6: the first holder's lease is lost at once, by a push, and not only at its next renewal."""
-    locks, other, name = scene.connect(), scene.connect(), scene.name()
+    (locks, faults), other, name = scene.faulty(), scene.connect(), scene.name()
     lease = locks.lock(name, ttl=60).acquire()
-    claim = lease.state.claim
-    eventually(lambda: locks.real._core.keeping, what="the keeper runs")
+    eventually(lambda: "" in faults.listening, what="the keeper asks to listen")
     time.sleep(0.3)  # and listens
-    new = grant(other.ask(name, B, LONG, heir=(claim.attempt, claim.token)))
+    new = grant(other.ask(name, B, LONG, heir=(other.attempt(name), lease.token)))
     assert new.token > lease.token
     assert lease.wait_lost(15), "long before it is renewed"
     assert "no longer holds" in str(lease.lost_reason)

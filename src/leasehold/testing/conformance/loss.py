@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from ...core.lease import registry_of
 from ...errors import LeaseLost, StoreUnavailable
 from ..api import PATIENCE
 from ..handles import eventually
+from ..inside import core
 from ..scene import Scene
 from ..store import THREADS
 
@@ -39,7 +39,7 @@ def test_the_truth_needs_no_thread(scene: Scene) -> None:
     locks = scene.connect()
     lease = locks.lock(scene.name(), renew=False).acquire()
     lost = lease.lost
-    with registry_of(lease.real).mutex:  # whoever would mark the lease as lost is stuck here
+    with core(lease.real).mutex:  # whoever would mark the lease as lost is stuck here
         while lease.remaining:
             assert lease.valid or not lease.remaining
             time.sleep(0.01)

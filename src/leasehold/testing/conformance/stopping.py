@@ -8,7 +8,6 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from ...core.lease import state_of
 from ..scene import Scene
 from .cancelling import _free, _nothing, walk
 from .fixtures import needs
@@ -145,7 +144,7 @@ def test_a_downgrade_cancelled_at_any_await_leaves_nothing(tasks: Scene) -> None
         return True
 
     async def end(writer: Any) -> None:
-        if state_of(writer).end is None:  # cancelled before it had begun: it is still the writer's
+        if writer.valid:  # cancelled before it had begun: it is still the writer's
             await writer.release()
 
     _walk(tasks, downgrade, write, end)
