@@ -41,7 +41,7 @@ def test_a_holder_that_nobody_replaces_is_missed() -> None:
     assert took.returned == 1.9
 
 
-def test_who_was_told_to_end_takes_nothing_over() -> None:
+def test_takeover_by_a_worker_told_to_end_is_excused() -> None:
     kill = Record("fault", "a", "w1", 5, 1.0, 1.0, "kill", limit=0.0)
     rest = Record("fault", "-", "", 0, 2.0, 2.0, "rest")
 
@@ -53,7 +53,7 @@ def test_who_was_told_to_end_takes_nothing_over() -> None:
     assert disturbed(1.9) == ""
 
 
-def test_that_the_run_before_it_has_ended_takes_nothing_from_a_report() -> None:
+def test_report_counts_takeovers_after_the_end_of_an_earlier_run() -> None:
     before = Record("fault", "-", "", 0, 0.5, 0.5, "rest")
     kill = Record("fault", "a", "w1", 5, 1.0, 1.0, "kill", limit=0.0)
     next_one = Record("acquire", "a", "w2.1", 6, 1.0, 1.9, "granted")
@@ -61,7 +61,7 @@ def test_that_the_run_before_it_has_ended_takes_nothing_from_a_report() -> None:
     assert takeovers([before, kill, next_one], late=1.0)[0].outcome == ""
 
 
-def test_that_all_were_told_to_end_long_after_it_was_due_excuses_no_takeover(tmp_path: Path) -> None:
+def test_end_of_all_workers_long_after_a_takeover_was_due_is_no_excuse(tmp_path: Path) -> None:
     Counters(tmp_path / "resource.db").create(["a"])
     grant = Record("acquire", "a", "w1.1", 5, 0.5, 0.6, "granted", "w1.1")
     kill = Record("fault", "a", "w1", 5, 1.0, 1.0, "kill", limit=0.0)
@@ -72,7 +72,7 @@ def test_that_all_were_told_to_end_long_after_it_was_due_excuses_no_takeover(tmp
         assert [each.rule for each in judge("redis", [grant, kill, rest, last], tmp_path)] == ["too slow"]
 
 
-def test_what_may_have_disturbed_a_takeover_is_said() -> None:
+def test_takeover_names_the_fault_that_may_have_disturbed_it() -> None:
     kill = Record("fault", "a", "w1", 5, 1.0, 1.0, "kill", limit=0.0)
     after = Record("acquire", "a", "w2.1", 6, 2.0, 2.0, "granted")
 
@@ -119,7 +119,7 @@ def seen(at: float, token: int = 5) -> Record:
 
 
 @pytest.mark.parametrize("ended", [GAVE_UP, GAVE_BACK], ids=["acquire", "release"])
-def test_what_was_not_answered_and_is_still_held_is_found(tmp_path: Path, ended: Record) -> None:
+def test_hold_after_an_unanswered_request_is_found(tmp_path: Path, ended: Record) -> None:
     assert rules(tmp_path, ended, seen(10.0 + LIMIT - 0.01)) == []
     assert rules(tmp_path, ended, seen(10.0 + LIMIT + 0.01)) == ["not settled"]
     other = seen(10.0 + LIMIT + 0.01)._replace(ask="w1.8")
@@ -129,7 +129,7 @@ def test_what_was_not_answered_and_is_still_held_is_found(tmp_path: Path, ended:
 
 
 @pytest.mark.parametrize(("outcome", "owner", "more"), [("cut", "w1", UNDER_WAY), ("server", "", AFTERMATH)])
-def test_what_was_held_up_by_a_fault_may_take_as_much_longer(
+def test_request_held_up_by_a_fault_is_given_as_much_longer(
     tmp_path: Path, outcome: str, owner: str, more: float
 ) -> None:
     fault = Record("fault", "a", owner, 5, 9.5, 9.5, outcome, limit=1.0)
@@ -139,7 +139,7 @@ def test_what_was_held_up_by_a_fault_may_take_as_much_longer(
     assert rules(tmp_path, before, GAVE_UP, seen(10.0 + LIMIT + 0.01)) == ["not settled"], "it was long over"
 
 
-def test_what_the_dead_still_hold_is_found(tmp_path: Path) -> None:
+def test_hold_of_a_killed_worker_is_found(tmp_path: Path) -> None:
     assert rules(tmp_path, KILLED, seen(10.0 + LIMIT - 0.01)) == []
     assert rules(tmp_path, KILLED, seen(10.0 + LIMIT + 0.01)) == ["not settled"]
     queued = LIMIT - TTL + timing.WAITER_TTL + timing.FIRST_TERM
@@ -180,7 +180,7 @@ def test_what_a_closed_worker_leaves_behind_is_found(tmp_path: Path, what: str) 
         left.join()
 
 
-def test_who_is_left_in_a_queue_is_found(tmp_path: Path) -> None:
+def test_waiter_that_is_left_in_a_queue_is_found(tmp_path: Path) -> None:
     """And a look finds who holds a name, by which its judge knows it."""
     url, history, over = f"sqlite:///{tmp_path}/leases.db", History(), threading.Event()
     with leasehold.connect(url, namespace="chaos", ttl=60) as locks:
@@ -240,7 +240,7 @@ def test_a_full_run_goes_on_from_what_is_kept(tmp_path: Path) -> None:
     assert full("redis", tmp_path) == [("faults", FULL._replace(goals=left))]
 
 
-def test_what_is_not_met_is_said() -> None:
+def test_matrix_names_the_goals_that_are_not_met() -> None:
     shown = {store: setup_of(store).goals for store in STORES}
     assert matrix(shown, {}).endswith("all of it is met")
     assert matrix(shown, {"mysql": ["too late"]}).endswith("not met: mysql: too late")

@@ -56,7 +56,7 @@ def known_violation(first: leasehold.Locks, second: leasehold.Locks, forget: Cal
 
 
 @server
-def test_a_failover_to_a_replica_that_had_not_heard(start_server: Any) -> None:
+def test_failover_to_a_replica_that_lags_lets_two_hold_the_name(start_server: Any) -> None:
     """Redis answers before its replicas have heard: the new primary grants what the old one had granted."""
     primary, replica = start_server(Redis), start_server(Redis)
     with leasehold.connect(primary.url) as first, leasehold.connect(replica.url) as second:
@@ -72,7 +72,7 @@ def test_a_failover_to_a_replica_that_had_not_heard(start_server: Any) -> None:
 
 
 @server
-def test_a_restart_that_kept_nothing(start_server: Any) -> None:
+def test_restart_without_persistence_lets_two_hold_the_name(start_server: Any) -> None:
     server = start_server(Redis)
     with Proxy(server.port) as proxy, leasehold.connect(f"redis://127.0.0.1:{proxy.port}") as first:
 

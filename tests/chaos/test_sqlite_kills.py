@@ -25,7 +25,7 @@ while True:
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.variant)])
-def test_killed_wherever_they_are(tmp_path: Path, count: int) -> None:
+def test_sqlite_holders_killed_at_any_moment_break_no_promise(tmp_path: Path, count: int) -> None:
     url = f"sqlite:///{tmp_path}/leases.db"
     rng = random.Random(1)
     history = History()

@@ -46,7 +46,7 @@ def test_asking_again_finds_the_grant_whose_answer_was_lost() -> None:  # S4
     assert entry.holders[0].expires == 15 * S
 
 
-def test_expired_is_taken_over_and_named() -> None:  # A1, A6
+def test_expired_holder_is_replaced_and_named() -> None:  # A1, A6
     entry = Entry("n", 0)
     entry.acquire(ask("a"), "s", 0, 1)
     assert isinstance(entry.acquire(ask("b"), "s", TTL - 1, 2), Busy)
@@ -75,7 +75,7 @@ def test_nobody_takes_over_from_itself() -> None:  # A6: the answer came so late
     assert reply.taken_from is None
 
 
-def test_of_the_dead_those_are_told_that_held_it() -> None:  # A6
+def test_burial_names_the_dead_holders() -> None:  # A6
     entry = Entry("n", 0)
     token = taken(entry.acquire(ask("a"), "alive", 0, 1))
     assert isinstance(entry.acquire(ask("b", queue=True), "dead", 0, 2), Busy)
@@ -179,7 +179,7 @@ def test_min_hold_outlasts_release_and_death_but_not_expiry() -> None:
     assert isinstance(entry.acquire(ask("c"), "s", 2 * rest, 7), Grant)
 
 
-def test_the_dead_neither_hold_nor_wait() -> None:
+def test_burial_removes_dead_holders_and_waiters() -> None:
     entry = Entry("n", 0)
     entry.acquire(ask("a"), "gone", 0, 1)
     entry.acquire(ask("b", queue=True), "gone", 0, 2)

@@ -44,7 +44,7 @@ MADE: dict[type[Exception], Callable[[], Exception]] = {
 }
 
 
-def test_every_error_is_here() -> None:
+def test_every_public_error_is_among_the_pickled_examples() -> None:
     """But for those of the stores themselves, which come and go with their drivers: one stands for all."""
     assert {leasehold.LeaseholdError, *kinds()} == set(MADE) - {NoTurn}
 
@@ -62,7 +62,7 @@ def test_an_error_can_be_pickled(kind: type[Exception], protocol: int) -> None:
         assert again.__notes__ == ["seen"]
 
 
-def test_their_attributes() -> None:
+def test_pickled_errors_keep_their_attributes() -> None:
     def sent(error: Any) -> Any:
         return pickle.loads(pickle.dumps(error))
 
@@ -88,6 +88,6 @@ class Mine(leasehold.LeaseLost):
         self.more = more
 
 
-def test_a_users_own_error() -> None:
+def test_error_of_a_users_subclass_can_be_pickled() -> None:
     again = pickle.loads(pickle.dumps(Mine("x", 3)))
     assert (type(again), again.more, again.reason) == (Mine, 3, "mine")

@@ -66,7 +66,7 @@ def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
         *((each, None) for each in (plain, functools.partial(plain), lambda: 1, print, dict, Hidden, [].append)),
     ],
 )
-def test_deferred_tells_what_a_call_gives(function: object, kind: str | None) -> None:
+def test_checks_tell_which_functions_defer_their_work(function: object, kind: str | None) -> None:
     assert checks.deferred(function) == kind
 
 

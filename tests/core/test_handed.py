@@ -152,7 +152,7 @@ def test_news_older_than_the_answer_is_ignored(told_at: int | None, waits: float
         assert world.acquires() == pytest.approx([T0, T0 + waits])
 
 
-def test_old_news_puts_off_nothing() -> None:
+def test_outdated_news_delays_no_check_of_the_holders_expiry() -> None:
     """However much of it comes: the look at the holder's expiry is due when it was."""
     with Scripted() as world:
         Waiter(world, Busy(None, 0, 1.0, (), S0))

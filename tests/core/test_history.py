@@ -68,13 +68,13 @@ def rules(*more: Record, **options: bool) -> set[str]:
     return {each.rule for each in check([*GOOD, *more], {"n": RESOURCE}, **options)}
 
 
-def test_what_has_ended_stays_so() -> None:
+def test_lease_that_is_used_after_its_end_is_found() -> None:
     assert rules(did("renew", "renewed", 1, "a", 6, 7)) == {"revived", "theft"}
     assert rules(did("check", "valid", 1, "a", 5.1), exclusive=False) == {"revived"}, "after its release"
     assert rules(did("check", "valid", 2, "b", 10.1), exclusive=False) == {"revived"}, "after its loss"
 
 
-def test_a_refused_renewal_is_an_end() -> None:
+def test_trust_after_a_refused_renewal_is_found() -> None:
     """The store has said that it is another's: whoever goes on to believe in it has not listened."""
     refused = did("renew", "refused", 9, "d", 20, 20.1)
     assert rules(refused, did("check", "valid", 9, "d", 20.2)) == {"revived"}
@@ -84,7 +84,7 @@ def test_a_refused_renewal_is_an_end() -> None:
 
 
 @pytest.mark.parametrize("op", ["release", "over"])
-def test_what_is_over_holds_nothing(op: str) -> None:
+def test_hold_after_an_ended_attempt_is_found(op: str) -> None:
     ended = Record(op, "n", "d", 9, 20, 20, "unknown" if op == "release" else "", "ask-d", 5)
     assert rules(ended, Record("seen", "n", "d", 9, 25.1, 25.1, "", "ask-d")) == {"not settled"}
     assert rules(ended, Record("seen", "n", "d", 9, 24.9, 24.9, "", "ask-d")) == set()
@@ -110,7 +110,7 @@ def test_force_is_the_exception_to_exclusion() -> None:
     assert rules(broken._replace(returned=21.5), later, old, new) == {"overlap"}, "it was before"
 
 
-def test_who_has_gone_is_gone() -> None:
+def test_trust_of_a_member_that_has_gone_is_found() -> None:
     gone = Record("gone", "n", "d", 9, 20, 20)
     assert rules(gone, did("check", "valid", 9, "d", 20.1)) == {"not gone"}
     assert rules(gone, did("check", "valid", 9, "d", 19.9), did("check", "invalid", 9, "d", 21)) == set()
@@ -137,21 +137,21 @@ def test_what_is_done_once_has_one_outcome() -> None:
     assert rules(done._replace(token=1, owner="a")) == {"done twice"}, "another wrote later"
 
 
-def test_one_check_is_enough() -> None:
+def test_overlap_is_found_by_a_single_check() -> None:
     """A lease that is valid has been so since it was granted; and whoever comes later has the name."""
     assert rules(granted(10, "e", 20, 21), did("check", "valid", 10, "e", 25), granted(11, "f", 20, 22),
                  did("check", "valid", 11, "f", 23)) == {"overlap"}  # fmt: skip
     assert rules(granted(10, "e", 20, 21), did("check", "valid", 9, "d", 30)) == {"overlap"}
 
 
-def test_a_loss_that_is_found_out_is_told() -> None:
+def test_loss_that_was_seen_and_not_told_is_found() -> None:
     found_out = [did("check", "invalid", 9, "d", 20), did("release", "refused", 9, "d", 21)]
     assert rules(*found_out) == {"lost untold"}
     assert rules(*found_out, Record("lost", "n", "d", 9, 19.99, 20)) == set()
     assert rules(found_out[0]) == set()  # it may have been killed
 
 
-def test_whoever_was_told_does_not_write() -> None:
+def test_write_after_a_known_loss_is_found() -> None:
     late = did("write", "refused", 2, "b", 11)
     assert rules(late) == set()
     assert rules(late, careful=True) == {"write after loss"}
@@ -179,7 +179,7 @@ def test_a_bad_resource_is_refused(rule: str, resource: Resource) -> None:
     assert rule in {each.rule for each in check(GOOD, {"n": resource})}
 
 
-def test_what_a_forgetful_store_may_do() -> None:
+def test_overlap_is_allowed_for_a_store_that_forgets() -> None:
     overlapping = [*GOOD, *BAD["overlap"]]
     assert check(overlapping, exclusive=False) == []
     assert check([*GOOD, *BAD["token order"]], exclusive=False) != []
@@ -207,7 +207,7 @@ def test_histories_are_kept_in_files(tmp_path: Path) -> None:
     assert found[1:] == list(first)
 
 
-def test_what_was_released_was_held_until_then() -> None:
+def test_permits_count_as_held_until_their_release() -> None:
     """Of a semaphore there may be no check: three who gave back at 10 what each had from 1 on were three at once."""
     three = [granted(token, f"o{token}", 0, 1) for token in (1, 2, 3)]
     gave = [did("release", "released", token, f"o{token}", 10, 11) for token in (1, 2, 3)]

@@ -16,7 +16,7 @@ from leasehold.core.protocol import SECOND, Grant
 from leasehold.core.timing import PRESETS, check_poll, make_timing, pauses, preset
 
 
-def test_default_timing() -> None:
+def test_default_timing_is_as_documented() -> None:
     timing = make_timing(ttl=30)
     assert timing.renew_every == pytest.approx(10)
     assert timing.margin == pytest.approx(0.35)  # 1 % of ttl + 50 ms
@@ -113,7 +113,7 @@ def timing(options: dict[str, Any], **of_lock: Any) -> Taken:
         return Taken(lease.ttl, margin, renewed - T0)
 
 
-def test_presets() -> None:  # D4
+def test_presets_of_kinds_have_the_documented_timing() -> None:  # D4
     for kind, ttl in (("workflow", 300), ("node", 120), ("resource", 30)):
         taken = timing({}, kind=kind)
         assert taken.ttl == ttl
@@ -176,7 +176,7 @@ def test_connect_gives_defaults_that_a_lock_overrides() -> None:
         connect("memory://", tll=1)
 
 
-def test_locks_of_the_same_timing_share_it() -> None:
+def test_locks_of_equal_timing_share_one_timing_object() -> None:
     """Ten thousand locks are to cost little: equal timings and pauses are one object."""
     assert make_timing(ttl=30) is make_timing(ttl=30.0)
     assert make_timing(ttl=30) is not make_timing(ttl=31)

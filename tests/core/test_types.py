@@ -109,7 +109,7 @@ def test_a_type_checker_finds_what_is_there(text: str, tmp_path: Path) -> None:
     assert status == 0, said
 
 
-def test_a_type_checker_finds_nothing_else(tmp_path: Path) -> None:
+def test_type_checkers_find_nothing_in_correct_programs(tmp_path: Path) -> None:
     path = tmp_path / "users.py"
     path.write_text("import leasehold\nleasehold.nothing\nleasehold.aio.nothing\n")
     status, said = check(path)

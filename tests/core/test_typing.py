@@ -105,7 +105,7 @@ def test_type_hints_of_both_worlds_are_covered() -> None:
     assert "leasehold.core.lease.BaseLease:__init__" in PUBLIC
 
 
-def test_hints_name_the_classes_that_are_exported() -> None:
+def test_type_hints_name_the_exported_classes() -> None:
     for world in (leasehold, aio):
         assert hints_of(world.connect)["return"] is world.Locks
         assert hints_of(world.Locks.lock)["return"] is world.Lock

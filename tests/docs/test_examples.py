@@ -65,7 +65,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, environ: dict[str, str]) 
 
 @pytest.mark.timeout(360)  # of many commands, each a process
 @pytest.mark.parametrize("page", pages_with("console"), ids=named)
-def test_commands_show_what_is_shown(page: Path, tmp_path: Path, environ: dict[str, str]) -> None:
+def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path, environ: dict[str, str]) -> None:
     for block in of(page, "console"):
         shown = list(commands(block.text))
         for command, output in zip(shown, in_one_shell([each.text for each in shown], tmp_path, environ), strict=True):
@@ -87,7 +87,7 @@ def test_scripts_run(script: Path, tmp_path: Path, environ: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_what_is_not_run_says_why(page: Path) -> None:
+def test_examples_that_are_not_run_say_why(page: Path) -> None:
     for block in blocks(page.read_text()):
         assert block.no_run is None or len(block.no_run) > 10, f"{named(page)}:{block.line}: no-run without a reason"
 

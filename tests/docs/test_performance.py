@@ -64,7 +64,7 @@ def test_a_goal_that_is_missed_is_said_with_its_reason(
     assert goals.PAIR in capsys.readouterr().err
 
 
-def test_each_reason_is_that_of_a_goal() -> None:
+def test_each_reason_for_a_missed_goal_belongs_to_a_goal() -> None:
     for store, reasons in tomllib.loads(bench("page").WHY.read_text()).items():
         words = [goal.words() for goal in bench("goals").OF[store]]
         for key in reasons:
@@ -150,7 +150,7 @@ def test_messages_are_counted_in_whatever_pieces_they_come(scheme: str, sent: by
     assert sum(counter.sent(sent[at : at + piece]) for at in range(0, len(sent), piece)) == count
 
 
-def test_statements_are_told_apart_by_their_answers() -> None:
+def test_statement_counter_tells_statements_apart_by_their_answers() -> None:
     counter = bench("relay").counter("mysql")
     found = [counter.sent(b"half"), counter.sent(b"the rest")]
     counter.answered()

@@ -177,7 +177,7 @@ def test_a_later_holder_waits_for_the_transaction(resource: SqlTable, locks: lea
 
 @pytest.mark.server
 @pytest.mark.parametrize("resource", [("redis", "redis")], indirect=True)
-async def test_redis_with_asyncio(resource: Redis, url_of: Callable[[str], str]) -> None:
+async def test_redis_fence_with_asyncio_refuses_an_older_token(resource: Redis, url_of: Callable[[str], str]) -> None:
     client = redis.asyncio.Redis.from_url(url_of("redis"))
     guard = redis_fence.Fence(client, "account:1:fence")
     async with aio.connect(f"memory://{uuid.uuid4().hex}") as locks:
@@ -224,7 +224,7 @@ def test_the_forms_of_a_mongodb_update(resource: Any, locks: leasehold.Locks) ->
 
 @pytest.mark.server
 @pytest.mark.parametrize("resource", [("mongo", "mongodb")], indirect=True)
-def test_a_refused_delete_is_told(resource: Any, locks: leasehold.Locks) -> None:
+def test_refused_delete_is_a_stale_token(resource: Any, locks: leasehold.Locks) -> None:
     every = resource.accounts
     with locks.lock("first") as old, locks.lock("second") as new:
         every.update_one(*mongo_fence.guarded({"_id": 1}, {"$set": {"balance": 1}}, new))
@@ -239,7 +239,7 @@ def test_a_refused_delete_is_told(resource: Any, locks: leasehold.Locks) -> None
 
 @pytest.mark.server
 @pytest.mark.parametrize("resource", [("mongo", "mongodb")], indirect=True)
-def test_what_does_not_tell_whether_a_write_was_refused_is_not_taken(resource: Any, locks: leasehold.Locks) -> None:
+def test_results_that_do_not_tell_of_a_refused_write_are_a_type_error(resource: Any, locks: leasehold.Locks) -> None:
     every = resource.accounts
     with locks.lock("x") as lease:
         several = every.bulk_write([pymongo.UpdateOne(*mongo_fence.guarded({"_id": 1}, {"$set": {"a": 1}}, lease))])
@@ -274,7 +274,7 @@ def test_tokens_of_any_length_are_compared_by_redis(
     resource.close()
 
 
-async def test_swap_async(locks: leasehold.Locks) -> None:
+async def test_swap_of_an_async_resource_is_made_again_after_another_write(locks: leasehold.Locks) -> None:
     """Another's write in between: it is read again, and the change made anew."""
 
     class Cell:
@@ -309,7 +309,7 @@ def test_other_databases_are_refused(locks: leasehold.Locks) -> None:
         fences.check(Elsewhere(), lease)  # type: ignore[arg-type]
 
 
-def test_a_missing_row_is_told(tmp_path: Path, locks: leasehold.Locks) -> None:
+def test_fenced_update_of_a_missing_row_is_a_stale_token(tmp_path: Path, locks: leasehold.Locks) -> None:
     resource = Sql(f"sqlite:///{tmp_path}/accounts.db", nothing)
     resource.create()
     with locks.lock("x") as lease, resource.engine.begin() as connection:

@@ -63,7 +63,7 @@ def nearly_right(draw: st.DrawFn) -> str:
     return packed(fields[: draw(st.sampled_from([11, 11, 11, 10]))])
 
 
-def test_right_handle_is_taken_for_one() -> None:
+def test_well_formed_handle_is_accepted_as_a_handle() -> None:
     with leasehold.connect("memory://") as locks, pytest.raises(leasehold.LeaseLost):
         locks.accept(packed(RIGHT))
 

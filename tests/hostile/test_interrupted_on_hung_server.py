@@ -121,7 +121,7 @@ def test_call_about_the_same_name_waits_for_an_interrupted_one(interrupted: tupl
     assert main.run(answers, steps("x"), 30) == "answer"
 
 
-def test_what_needs_no_answer_does_not_wait_for_an_interrupted_call(interrupted: tuple[MainThread, Hangs]) -> None:
+def test_calls_without_an_answer_do_not_wait_for_an_interrupted_call(interrupted: tuple[MainThread, Hangs]) -> None:
     main, _ = interrupted
     done = threading.Event()
     assert timed(lambda: main.soon(done.set)) < 4

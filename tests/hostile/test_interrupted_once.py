@@ -135,7 +135,7 @@ assert told.wait(10), "nobody is told of a loss any more"
     [WAIT_FOR_LOSS, ACQUIRE, CANCELLED, COLLECTED],
     ids=["wait for loss", "acquire", "acquire with cancel", "garbage in the timer"],
 )
-def test_process_lives_on(program: str) -> None:
+def test_process_that_outlives_an_interrupt_keeps_working(program: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", BEGIN + program], capture_output=True, text=True, timeout=100, check=False, cwd=HERE
     )

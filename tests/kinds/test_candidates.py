@@ -113,7 +113,9 @@ def test_listeners_are_called_though_no_thread_can_be_started(url: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["resign", "stop", "drain"])
-def test_term_that_ends_while_it_is_being_ended(how: str, url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_term_whose_callback_returns_during_a_resignation_ends_cleanly(
+    how: str, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The leader's callback returns before any line of a call that is to end its term: that does no harm."""
 
     def lead(term: Any) -> str:

@@ -173,7 +173,7 @@ def test_the_check_sees_who_was_overtaken() -> None:
     assert not overtaken([first, ahead, late, writer._replace(stalled=TERM)])
 
 
-def test_readers_and_writers(crowd: Crowd) -> None:
+def test_writer_is_alone_among_readers_of_many_processes(crowd: Crowd) -> None:
     """4 writers and 8 readers, 2,000 visits, 6 killed: never a writer with anyone else, and no writer waits longer than
     for those who were ahead of it: nobody who came later was let in before it."""
     for _ in range(4):
@@ -193,7 +193,7 @@ def test_readers_and_writers(crowd: Crowd) -> None:
 
 
 @pytest.mark.parametrize("store", each_of([*STORES, REDLOCK]), indirect=True)
-def test_dining_philosophers(crowd: Crowd) -> None:
+def test_dining_philosophers_never_share_a_fork_and_never_deadlock(crowd: Crowd) -> None:
     """Five, each with two forks of five, named in random order: 1,000 meals, no deadlock, never a fork in two hands.
 
     Where waiters are served in order nobody goes hungry either."""

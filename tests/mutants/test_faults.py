@@ -12,7 +12,7 @@ from .run import ROOT, files
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.title)
-def test_it_fits(mutant: Mutant) -> None:
+def test_mutant_fits_the_code(mutant: Mutant) -> None:
     healthy = (ROOT / "src" / "leasehold" / mutant.file).read_text()
     assert healthy.count(mutant.old) == 1
     broken = healthy.replace(mutant.old, mutant.new)
@@ -21,11 +21,11 @@ def test_it_fits(mutant: Mutant) -> None:
         ast.parse(broken)
 
 
-def test_its_judges_are_there() -> None:
+def test_test_files_of_every_mutant_exist() -> None:
     for mutant in MUTANTS:
         for file in files(mutant):
             assert (ROOT / file).exists()
 
 
-def test_there_are_enough() -> None:
+def test_mutants_have_titles_of_their_own_and_are_twelve_at_least() -> None:
     assert len({mutant.title for mutant in MUTANTS}) == len(MUTANTS) >= 12

@@ -51,7 +51,7 @@ def test_test_that_passes_alone_does_not_make_the_run_red(tmp_path: Path) -> Non
     assert done.stdout.count("slow machine") > 1, "the first failure is shown again at the end"
 
 
-def test_test_that_fails_alone_too_makes_the_run_red(tmp_path: Path) -> None:
+def test_test_that_fails_alone_again_makes_the_run_red(tmp_path: Path) -> None:
     done = run(tmp_path, test_a="def test_a(): assert False", test_b=once("b"))
     assert done.returncode == 1
     assert "test_a.py::test_a failed alone, too" in done.stdout

@@ -136,7 +136,7 @@ def test_signals_do_what_they_did_before_when_all_locks_are_closed(side: str, nu
 
 
 @sides
-def test_locks_that_ask_for_it_during_a_drain_are_drained_too(side: str) -> None:
+def test_locks_registered_for_signals_during_a_drain_are_drained(side: str) -> None:
     """At once, and hurried like the others; to ask again changes nothing. Neither leaves a close that never ends."""
     before = "signal.signal(signal.SIGTERM, lambda *_: None)\nleasehold.runtime.signals.TOGETHER = 0\n"
     with Text(before + NEWCOMER[side] + "print(*{lease.lost_reason for lease in leases})") as process:

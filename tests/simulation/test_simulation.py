@@ -163,7 +163,7 @@ HAPPENS = {
 }
 
 
-def test_all_of_it_happens() -> None:
+def test_every_disturbance_and_every_loss_happens_in_some_world() -> None:
     """Nothing is judged of what does not happen."""
     missing = set(HAPPENS)
     for seed in range(1, 40):
@@ -174,19 +174,19 @@ def test_all_of_it_happens() -> None:
     pytest.fail(f"{missing} did not happen")
 
 
-def test_what_is_broken_and_goes_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_lease_that_goes_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Entry, "interrupt", lambda *_: True)  # it says so, and does nothing
     assert finds("which was broken")
 
 
-def test_only_force_is_an_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_holders_after_a_break_are_excused_by_force_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one documented exception: without it, what force does would be found."""
     note = Server.note_break
     monkeypatch.setattr(Server, "note_break", lambda server, name, holder, force: note(server, name, holder, False))
     assert finds("not in the store")
 
 
-def test_one_who_trusts_what_it_has_offered_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holder_that_trusts_an_offered_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     valid: Any = vars(BaseLease)["valid"]
 
     def trusting(lease: Any) -> bool:

@@ -201,13 +201,13 @@ def test_what_was_under_way_when_a_drain_began_is_not_given_out(small: Small) ->
     drained_while(small, small.client.locks.lock("a", ttl=TTL).acquire().__aenter__())
 
 
-def test_the_same_of_several_names(small: Small) -> None:
+def test_several_names_under_way_when_a_drain_began_are_not_given_out(small: Small) -> None:
     small.network.joint = True
     small.client.locks = small.client.connect(small.network)
     drained_while(small, small.client.locks.all_of("a", "b", ttl=TTL).acquire().__aenter__())
 
 
-def test_a_drain_tells_who_does_not_end(small: Small) -> None:
+def test_drain_notifies_holders_that_do_not_end_and_gives_them_time(small: Small) -> None:
     """And gives it some time to stop before another may begin."""
     told: list[Any] = []
     still_there: list[bool] = []

@@ -113,7 +113,7 @@ def test_closing_while_the_store_is_away_ends(scene: Scene) -> None:
     assert lease.lost.is_set()
 
 
-def test_one_closes_the_other_goes_on(scene: Scene) -> None:
+def test_closing_one_locks_leaves_others_working(scene: Scene) -> None:
     """Reference, connect: only what is ours is stopped."""
     locks, other = scene.connect(), scene.connect()
     lease = other.lock(scene.name(), ttl=30, renew_every=0.1, max_renew_failures=100).acquire()

@@ -14,7 +14,7 @@ def margin(ttl: float) -> float:
     return 0.01 * ttl + 0.05
 
 
-def test_a_margin_is_kept(scene: Scene) -> None:
+def test_deadline_is_ttl_less_the_margin(scene: Scene) -> None:
     """Reference, timing; S2; B5: deadline = sending + ttl − (1 % + 50 ms), or − 2·drift."""
     locks = scene.connect()
     lease = locks.lock(scene.name(), ttl=10).acquire()

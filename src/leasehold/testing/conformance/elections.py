@@ -73,7 +73,7 @@ def _later(candidates: list[Election], token: int) -> Election | None:
     return next((each for each in candidates if each.terms and each.terms[-1].token > token), None)
 
 
-def test_what_the_callback_returns_ends_it(scene: Scene) -> None:
+def test_return_of_the_callback_ends_the_candidacy(scene: Scene) -> None:
     """Reference, election: run returns what the callback returns; an error comes out; the name is free after both."""
     locks, name = scene.connect(ttl=30), scene.name()
     first = locks.election(name, data={"at": "here"})

@@ -45,8 +45,8 @@ def test_a_cancelled_waiter_leaves_nothing(scene: Scene) -> None:
     assert scene.held(name) == []
 
 
-def test_cancel_before_asking(threads: Scene) -> None:
-    """Reference: AcquireCancelled at once when the event is already set, and no call is made to the store."""
+def test_cancel_event_that_is_set_already_asks_nothing_of_the_store(threads: Scene) -> None:
+    """Reference: AcquireCancelled at once when the event is already set, and nothing is asked of the store."""
     locks, faults = threads.faulty()
     cancel = threading.Event()
     cancel.set()

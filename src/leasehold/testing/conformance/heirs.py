@@ -112,7 +112,7 @@ def test_op_heir_keeps_what_is_left_of_min_hold(scene: Scene) -> None:
 
 
 @needs("heir", "push")
-def test_who_is_taken_over_hears_of_it(scene: Scene) -> None:
+def test_takeover_is_pushed_to_the_first_holder(scene: Scene) -> None:
     """Promise 6: the first holder's lease is lost at once, by a push, and not only at its next renewal."""
     (locks, faults), other, name = scene.faulty(), scene.connect(), scene.name()
     lease = locks.lock(name, ttl=60).acquire()
@@ -128,7 +128,7 @@ def test_who_is_taken_over_hears_of_it(scene: Scene) -> None:
 
 @needs("heir", "shared")
 @pytest.mark.slow
-def test_another_process_takes_it_over(scene: Scene) -> None:
+def test_another_process_takes_a_lease_over(scene: Scene) -> None:
     """Reference, transfer: the text is all that another process needs. The token is raised, the first holder's lease is
     lost to it, and what becomes of that process is nothing to the second."""
     giver, taker, name = scene.process(), scene.process(), scene.name()
@@ -150,7 +150,7 @@ def test_another_process_takes_it_over(scene: Scene) -> None:
     assert taker.do("release", name=name) is True
 
 
-def test_what_a_store_lacks_it_says(scene: Scene) -> None:
+def test_store_says_what_it_lacks(scene: Scene) -> None:
     """STYLE 8: nothing is skipped in silence. What the suite is told that it lacks, the store lacks, and refuses."""
     locks, name = scene.connect(), scene.name()
     assert set(locks.store.lacks) == set(scene.store.lacks)

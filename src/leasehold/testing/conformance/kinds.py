@@ -198,7 +198,7 @@ def test_one_of_several_names_that_is_busy_leaves_none(scene: Scene) -> None:
     assert held.release()
 
 
-def test_one_name_lost_loses_all(scene: Scene) -> None:
+def test_all_names_are_lost_when_one_is(scene: Scene) -> None:
     """Reference, all_of: trusted only while all are; the rest is given back with it."""
     locks, other = scene.connect(ttl=LONG), scene.connect(ttl=LONG)
     first, second = sorted((scene.name(), scene.name()))
@@ -256,7 +256,7 @@ def test_a_lease_is_handed_over(scene: Scene) -> None:
 
 
 @needs("heir")
-def test_the_block_leaves_it_to_the_heir(scene: Scene) -> None:
+def test_end_of_the_block_leaves_an_offered_lease_to_the_heir(scene: Scene) -> None:
     """The end of a block after transfer gives nothing back; a release does, and takes the offer back."""
     locks, other, name = scene.connect(ttl=LONG), scene.connect(ttl=LONG), scene.name()
     texts: list[str] = []
@@ -283,7 +283,7 @@ def test_the_block_leaves_it_to_the_heir(scene: Scene) -> None:
 
 @needs("heir")
 @pytest.mark.parametrize("ended", [False, True])
-def test_closing_leaves_it_to_the_heir(scene: Scene, ended: bool) -> None:
+def test_closing_leaves_an_offered_lease_to_the_heir(scene: Scene, ended: bool) -> None:
     """Contract, transfer: what was offered stays for whoever takes it over when its Locks is closed, in its block or
     after it; all else is given back."""
     locks, other, name, kept = scene.connect(ttl=LONG), scene.connect(ttl=LONG), scene.name(), scene.name()

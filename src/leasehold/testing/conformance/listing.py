@@ -123,7 +123,7 @@ def test_namespaces_keep_to_themselves(scene: Scene) -> None:
             assert not [each for each in scene.probe.holders(space, name) if each.expires_in > 0]
 
 
-def test_the_empty_namespace_is_one_too(scene: Scene) -> None:
+def test_the_empty_namespace_is_a_namespace(scene: Scene) -> None:
     """Reference, namespace: empty unless given."""
     name = f"{scene.namespace}-{scene.name()}"
     with_none, own = scene.connect(namespace="", ttl=30), scene.connect(ttl=30)

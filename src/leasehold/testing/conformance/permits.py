@@ -101,8 +101,8 @@ def test_another_shape_is_a_mismatch_while_in_use(scene: Scene) -> None:
     give_back(locks, name, IDS[0])
 
 
-def test_resting_permits(scene: Scene) -> None:
-    """Reference, min_hold: after an early release the name stays taken until ``rest`` is over; renewal is refused."""
+def test_released_permits_stay_taken_until_min_hold_is_over(scene: Scene) -> None:
+    """Reference, min_hold: given back early, the name stays taken until ``rest`` is over, and nobody can renew it."""
     locks, name = scene.connect(), scene.name()
     begun = time.monotonic()
     held = grant(locks.ask(name, IDS[0], LONG, rest=int(0.6 * SECOND)))

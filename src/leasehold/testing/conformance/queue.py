@@ -206,7 +206,7 @@ def test_a_waiter_keeps_its_place(scene: Scene) -> None:
             break
 
 
-def test_unfair_locks_are_served_too(scene: Scene) -> None:
+def test_waiter_of_an_unfair_lock_is_served(scene: Scene) -> None:
     """Reference, fair: fair=False allows barging; the waiter gets it all the same."""
     locks, other = scene.connect(ttl=30), scene.connect(ttl=30)
     lock: Lock = other.lock(scene.name(), fair=False)

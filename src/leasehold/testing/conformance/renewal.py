@@ -157,7 +157,7 @@ def test_renewal_goes_on_when_housekeeping_fails(scene: Scene) -> None:
     assert lease.release()
 
 
-def test_failed_cycles_in_a_row_end_it_early(scene: Scene) -> None:
+def test_failed_cycles_in_a_row_end_a_lease_early(scene: Scene) -> None:
     """B3: after max_renew_failures failed cycles the lease is given up, long before its deadline."""
     locks, faults = scene.faulty()
     faults.lose_request("renew")  # from the first one on: one that is slow fails too, and would be counted
@@ -220,7 +220,7 @@ def test_a_body_that_stops_beating_loses_its_lease(scene: Scene) -> None:
     assert "beat" in lease.lost_reason
 
 
-def test_without_renewal_it_ends_at_the_ttl(scene: Scene) -> None:
+def test_lease_without_renewal_ends_at_the_ttl(scene: Scene) -> None:
     """Reference: renew=False. It may still be looked at, when rings may have been missed: that adds nothing."""
     (locks, faults), name = scene.faulty(), scene.name()
     begun = time.monotonic()

@@ -179,7 +179,7 @@ def test_a_try_for_several_whose_answer_was_lost_leaves_nothing(scene: Scene) ->
     _give_back(scene, locks.all_of(*names).try_acquire(), names)
 
 
-def test_several_whose_answer_was_lost_are_had_all_the_same(scene: Scene) -> None:
+def test_several_names_whose_answer_was_lost_are_acquired_in_the_end(scene: Scene) -> None:
     """S4, promise 4: one that waits asks again; nothing of the first is left beside it."""
     locks, faults = scene.faulty(ttl=LONG)
     for _ in in_turn():
