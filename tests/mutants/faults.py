@@ -284,7 +284,7 @@ MUTANTS = [
         "core/acquire.py",
         "        yield from abandon(core, asks, error)\n        return None\n    if reply is None",
         "        return None\n    if reply is None",
-        "several_whose_answer_was_lost_are_had",
+        "several_names_whose_answer_was_lost_are_acquired",
     ),
     Mutant(
         "several names are asked for in one step, and one that is busy is overlooked",
