@@ -51,6 +51,14 @@ def test_test_that_passes_alone_does_not_make_the_run_red(tmp_path: Path) -> Non
     assert done.stdout.count("slow machine") > 1, "the first failure is shown again at the end"
 
 
+def test_bytecode_is_written_where_the_environment_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    done = run(tmp_path, test_a="import sys\ndef test_a(): assert not sys.dont_write_bytecode")
+    assert done.returncode == 0, done.stdout
+
+
 def test_test_that_fails_alone_again_makes_the_run_red(tmp_path: Path) -> None:
     done = run(tmp_path, test_a="def test_a(): assert False", test_b=once("b"))
     assert done.returncode == 1
