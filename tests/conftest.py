@@ -42,15 +42,21 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a test shows on MariaDB it shows on MySQL in `make full`: the code is the same, and MySQL takes five times
-    as long to start. MySQL's conformance is in `make test` with threads."""
+    """What a test shows on MariaDB it shows on MySQL in `make full`: the code is the same but for a few statements, and
+    MySQL takes five times as long to start. `make test` runs these statements, by the conformance tests that ask the
+    most of the store itself, with threads."""
     tests = {item.nodeid for item in items}
     for item in items:
         twin = MYSQL.sub("mariadb", item.nodeid)
         if twin != item.nodeid and twin in tests:
             item.add_marker(pytest.mark.variant)
-        if item.path == HERE / "conformance" / "test_mysql.py" and "asyncio" in item.keywords:
+        if item.path == HERE / "conformance" / "test_mysql.py" and not _of_statements(item):
             item.add_marker(pytest.mark.variant)
+
+
+def _of_statements(item: pytest.Item) -> bool:
+    module = str(getattr(getattr(item, "function", None), "__module__", "")).rpartition(".")[2]
+    return module in STATEMENTS and "asyncio" not in item.keywords
 
 
 def pytest_collection_finish() -> None:
@@ -73,6 +79,8 @@ VARIANTS = {
     "test_zookeeper_ensemble",
 }
 """The same store in another deployment: in ``make full``."""
+STATEMENTS = {"operations", "heirs", "notes", "queue", "together", "tokens", "permits", "listing", "names", "breaking"}
+"""Modules of the conformance suite that ask the most of the statements of a store."""
 MYSQL = re.compile(r"(?<=[\[-])mysql(?=[\]-])")
 """The server among the parameters of a test."""
 SERVERS = ("store", "deployment")
