@@ -73,7 +73,7 @@ class Child:
         return self.state(lease.name)
 
     def stop(self) -> None:
-        """Stop, but not while the keeper is at the store: in a write to an embedded one it would hold up everybody."""
+        """Stop, but not while the keeper uses the store: in a write to an embedded store it would block all others."""
         books = core(self._locks.real)
         while books.soonest < float("inf"):  # with what was taken
             time.sleep(0.001)

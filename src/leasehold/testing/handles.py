@@ -346,7 +346,7 @@ class Locks:
         return install(self.real)
 
     def stop_the_timer(self) -> None:
-        """Let nobody mark what is past its deadline: what is told from now on is computed, or wrong."""
+        """Stop the timer from marking expired leases: every later answer must be computed from the clock."""
         books = core(self.real)
 
         def nothing() -> None:

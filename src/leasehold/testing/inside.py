@@ -13,7 +13,7 @@ from ..core.lease import BaseLease, own_state_of, registry_of, state_of
 from ..core.options import Spec
 from ..core.registry import Registry
 from ..kinds.joint.joint_lease import parts_of
-from ..kinds.joint.reentrant import BaseEntry
+from ..kinds.joint.reentrant import BaseRLockLease
 
 
 def core(of: Any) -> Registry:
@@ -31,7 +31,7 @@ def parts(lease: BaseLease) -> Sequence[BaseLease]:
 
 def reentrant(lease: object) -> bool:
     """Whether it is an entry of an ``rlock``."""
-    return isinstance(lease, BaseEntry)
+    return isinstance(lease, BaseRLockLease)
 
 
 def spec(of: Any) -> Spec:

@@ -42,17 +42,17 @@ def open_scene(request: pytest.FixtureRequest, store: StoreUnderTest, side: str)
 
 @pytest.fixture(params=[THREADS, ASYNCIO])
 def scene(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For what is the same with threads and asyncio."""
+    """For tests that are the same with threads and asyncio."""
     yield from open_scene(request, store, request.param)
 
 
 @pytest.fixture
 def tasks(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For what only tasks do."""
+    """For tests of tasks only."""
     yield from open_scene(request, store, ASYNCIO)
 
 
 @pytest.fixture
 def threads(request: pytest.FixtureRequest, store: StoreUnderTest) -> Iterator[Scene]:
-    """For what only threads do."""
+    """For tests of threads only."""
     yield from open_scene(request, store, THREADS)

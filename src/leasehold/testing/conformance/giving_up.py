@@ -46,7 +46,7 @@ def test_a_cancelled_waiter_leaves_nothing(scene: Scene) -> None:
 
 
 def test_cancel_event_that_is_set_already_asks_nothing_of_the_store(threads: Scene) -> None:
-    """Reference: AcquireCancelled at once when the event is already set, and nothing is asked of the store."""
+    """Reference: AcquireCancelled at once when the event is already set, and no call is made to the store."""
     locks, faults = threads.faulty()
     cancel = threading.Event()
     cancel.set()

@@ -141,7 +141,7 @@ def test_outcomes_are_kept_until_forgotten(scene: Scene) -> None:
 
 @needs("note")
 def test_results_that_cannot_be_stored_stay_with_their_runner(scene: Scene) -> None:
-    """What is no JSON, or too long, is the runner's alone; long errors are cut; many versions fit."""
+    """Results that are not JSON, or too long, are not recorded; long errors are cut; many versions fit."""
     locks, name = scene.connect(ttl=30), scene.name()
     for version, result in ((1, object()), (2, "x" * 20_000)):
         once = locks.once(name, version=version)

@@ -102,7 +102,7 @@ def test_another_shape_is_a_mismatch_while_in_use(scene: Scene) -> None:
 
 
 def test_released_permits_stay_taken_until_min_hold_is_over(scene: Scene) -> None:
-    """Reference, min_hold: given back early, the name stays taken until ``rest`` is over, and nobody can renew it."""
+    """Reference, min_hold: after an early release the name stays taken until ``rest`` is over; renewal is refused."""
     locks, name = scene.connect(), scene.name()
     begun = time.monotonic()
     held = grant(locks.ask(name, IDS[0], LONG, rest=int(0.6 * SECOND)))
