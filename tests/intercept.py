@@ -18,7 +18,7 @@ from leasehold.stores.urls import find
 from leasehold.testing.store import THREADS, open_locks
 
 OPERATIONS = {
-    *("acquire", "acquire_all", "renew", "release", "give_back", "abandon", "interrupt"),
+    *("acquire", "acquire_all", "keep_waiting", "renew", "release", "give_back", "abandon", "interrupt"),
     *("scan", "inspect", "read_note", "write_note", "tidy"),
 }
 

@@ -22,7 +22,7 @@ T0 = 100.0
 class Scripted:
     """The world of one test. ``replies`` are given to acquires, one after the other; ``holdings`` to each inspect."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, keeps_places: bool = False, **options: Any) -> None:
         self.now = T0
         self.replies: list[Reply] = []
         self.holdings: Any = lambda: []
@@ -31,7 +31,7 @@ class Scripted:
         self.loop = VirtualLoop(lambda: self.now)
         self.driver = _Driver(self)
         self._core = VirtualRegistry(
-            _Store(),
+            _Store(keeps_places),
             self.driver,
             lambda: self.now,
             namespace="",
@@ -100,6 +100,9 @@ class _Store:
     scheme = "scripted"
     fair = True
     lacks: dict[str, str] = {}  # noqa: RUF012
+
+    def __init__(self, keeps_places: bool) -> None:
+        self.keeps_places = keeps_places
 
     def __getattr__(self, operation: str) -> Any:
         if operation.startswith("_"):

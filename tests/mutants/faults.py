@@ -249,7 +249,7 @@ MUTANTS = [
     ),
     Mutant(
         "a waiter does not look when the holder's time is over",
-        "core/acquire.py",
+        "core/places.py",
         "    if busy.expires_in is None:\n        return NEVER",
         "    if True:\n        return NEVER",
     ),
@@ -328,6 +328,24 @@ MUTANTS = [
         "core/acquire.py",
         "            core.check_giving_out(ask.heir)  # a close or a drain since",
         "            core.check_open()  # a close or a drain since",
+    ),
+    Mutant(
+        "the keeper never refreshes the places of its waiters",
+        "core/keeper.py",
+        "            yield from keep_places(core)\n",
+        "",
+    ),
+    Mutant(
+        "what the keeper learns of a place does not reach its waiter",
+        "core/places.py",
+        "            place.refreshed(busy, sent, now)",
+        "            pass",
+    ),
+    Mutant(
+        "a waiter relies on the keeper for ever",
+        "core/places.py",
+        "        self.until = due + late\n",
+        "        self.until = due + (NEVER if self.kept else 0.0)\n",
     ),
     *OF_STORES,
 ]

@@ -40,9 +40,13 @@ class Store(protocol.Store):
     scheme = "simulated"
     fair = True
     lacks: Mapping[str, str] = {}
+    keeps_places = True
 
     def acquire(self, ask: Ask) -> Any:
         return (yield Call("acquire", (ask,)))
+
+    def keep_waiting(self, batch: Sequence[Ask]) -> Any:
+        return (yield Call("keep_waiting", (batch,)))
 
     def renew(self, batch: Sequence[Renewal]) -> Any:
         return (yield Call("renew", (batch,)))
@@ -125,6 +129,8 @@ class Server:
             self.note_break(call.arguments[0], each, call.arguments[1])
         if isinstance(answer, Busy) and self.pushes == "grant":
             answer = answer._replace(now=self.now_us())
+        if call.operation == "keep_waiting" and self.pushes == "grant":
+            answer = [each and each._replace(now=self.now_us()) for each in answer]
         if call.operation == "acquire" and (isinstance(answer, Grant) or getattr(answer, "place", None) is not None):
             self.placed.setdefault((call.arguments[0].name, call.arguments[0].data), self.world.now)
         for entry in self.entries().values():
@@ -236,6 +242,8 @@ def _told(call: Call) -> str:
     match call.operation, call.arguments:
         case "acquire", (Ask() as ask,):
             return f"acquire {ask.name} {ask.data}"
+        case "keep_waiting", (batch,):
+            return f"keep waiting for {', '.join(ask.name for ask in batch)}"
         case "acquire_all", (asks,):
             return f"acquire {', '.join(ask.name for ask in asks)} {asks[0].data}"
         case "renew", (batch,):
@@ -251,6 +259,8 @@ def _answered(answer: Any) -> str:
             return f"granted token {answer.token}"
         case Busy():
             return "busy" if answer.place is None else f"busy, {answer.place} ahead"
+        case [None | Busy(), *_]:
+            return ", ".join("call" if each is None else _answered(each) for each in answer)
         case Refusal():
             return f"busy, the {answer.place}. of them"
         case [Grant(), *_]:

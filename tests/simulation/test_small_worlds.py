@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaseLost, ShuttingDown
+from leasehold import LeaseLost, ShuttingDown, StoreUnavailable
 from leasehold.core.drain import UNWIND
 from leasehold.testing.history import check
 
 from .resource import Counter
-from .store import Network, Server
+from .store import Network, Server, Store
 from .workload import Client
 from .world import World
 
@@ -317,3 +317,56 @@ def test_a_grant_that_comes_late_is_not_believed_by_a_clock_that_was_set_forth(s
 def test_a_clock_that_was_set_forth_by_as_much_as_the_grant_is_late_shows_in_nothing(small: Small) -> None:
     """What no reckoning can find out, and documented as such: two believe in the name. Their tokens are in order."""
     assert late_by_a_jump(small, 2.9).token
+
+
+def start_waiting(small: Small) -> Any:
+    async def wait() -> Any:
+        return await small.client.locks.lock("a", ttl=TTL).acquire(500)
+
+    return small.client.process.start(wait())
+
+
+def calls(small: Small, operation: str) -> int:
+    return sum(who == "server" and what.startswith(f"p: {operation} ") for _, who, what in small.world.trace)
+
+
+def test_keeper_refreshes_the_places_of_its_waiters(small: Small) -> None:
+    """L2: places last 15 s. One call of the keeper serves all waiters, so none of them has to call by itself."""
+    lease = small.acquire()
+    waiters = [start_waiting(small), start_waiting(small)]
+    small.pass_time(60)
+    assert calls(small, "acquire") == 3
+    assert 10 <= calls(small, "keep waiting") <= 13
+    small.do(lease.release())
+    small.pass_time(0.1)
+    assert [task.done() for task in waiters] == [True, False]
+    small.do(waiters[0].result().release())
+    small.pass_time(0.1)
+    assert waiters[1].done()
+
+
+def test_waiter_takes_over_though_the_keeper_cannot_refresh_places(
+    small: Small, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: the holder's time is over, nobody sends a wake-up, and each check of the keeper fails."""
+
+    def away(store: Store, batch: Any) -> Any:
+        raise StoreUnavailable("away")
+        yield
+
+    monkeypatch.setattr(Store, "keep_waiting", away)
+    small.acquire(renew=False)
+    waiter = start_waiting(small)
+    small.pass_time(TTL + 0.25)
+    assert waiter.done()
+
+
+def test_keeper_finds_that_the_holder_has_expired(small: Small) -> None:
+    """L2: the waiter takes over within 250 ms, after one call of the keeper and one of its own."""
+    small.acquire(renew=False)
+    waiter = start_waiting(small)
+    small.pass_time(TTL - 1)
+    before = calls(small, "acquire")
+    small.pass_time(1.1)
+    assert waiter.done()
+    assert calls(small, "acquire") == before + 1

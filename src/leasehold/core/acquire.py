@@ -16,10 +16,10 @@ from .effects import RETRY, Effects, Listen, Run, Wait
 from .listing import info
 from .log import shown
 from .options import Spec
+from .places import Place
 from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing, Refusal, Reply, Together
 from .registry import Registry
 from .release import abandon
-from .state import NEVER
 
 
 class WrongShape(ValueError):
@@ -141,15 +141,39 @@ class Attempt:
 
     def wait(self, busy: Busy, sent: float) -> Effects[Taken | None]:
         """Sleep until it is time for the next call. A wake-up may carry the lease itself."""
-        core, spec = self.core, self.spec
+        core, spec, bell = self.core, self.spec, self.bell
         pushed = yield Listen(self.ask.attempt, busy)
-        pause = timing.FALLBACK
+        pause = longest = timing.FALLBACK
         if not pushed:
             self.pauses = self.pauses or timing.pauses(spec.poll, spec.backoff)
-            pause = _poll(spec, busy, next(self.pauses))
-        look = core.now() + (pause if busy.look is None else min(pause, busy.look))
-        handed = yield from _wait(core, busy, look if self.ends is None else min(look, self.ends), self.bell)
-        return None if handed is None else _handed(core, spec, self.ask, handed, busy, sent)
+            pause, longest = _poll(spec, busy, next(self.pauses)), _poll(spec, busy, spec.poll[1])
+        kept = core.store.keeps_places and busy.place is not None
+        place = Place(self.ask, bell, busy, sent, core.now(), pause, longest, kept)
+        try:
+            if kept:
+                bell.place = place
+                core.check_places_from(place.due)
+            grant = yield from self._sleep(place, pushed)
+        finally:
+            bell.place = None
+        return None if grant is None else _handed(core, spec, self.ask, grant, *place.answer)
+
+    def _sleep(self, place: Place, pushed: bool) -> Effects[Grant | None]:
+        """Sleep until a wake-up, or until the place has to be checked by its waiter."""
+        core, bell = self.core, self.bell
+        while True:
+            until = self._until(place)
+            rang = yield Wait(bell, max(0.0, until - core.now()))
+            news, bell.news = bell.news, None
+            if isinstance(news, Busy):
+                place.learn(news, core.now())  # so there is no need for a call
+            elif news is not None or rang or self._until(place) <= until:
+                return news
+            elif (yield Listen(self.ask.attempt, place.answer[0])) != pushed:  # the keeper has put off the check
+                return None
+
+    def _until(self, place: Place) -> float:
+        return place.until if self.ends is None else min(place.until, self.ends)
 
 
 def acquire_all(
@@ -219,26 +243,6 @@ def _wrong_shape(ask: Ask, found: Mismatch) -> WrongShape:
 def _poll(spec: Spec, busy: Busy, pause: float) -> float:
     """How long a polling waiter may sleep. In the queue, short enough to see a grant before its first term ends."""
     return pause if busy.place is None else min(pause, max(spec.poll[0], timing.FIRST_TERM / 2))
-
-
-def _wait(core: Registry, busy: Busy, look: float, bell: Bell) -> Effects[Grant | None]:
-    """Sleep until it is time for the next call, at ``look`` at the latest. A wake-up may carry the lease itself."""
-    until = min(look, _expires_at(core, busy))
-    while True:
-        yield Wait(bell, max(0.0, until - core.now()))
-        news, bell.news = bell.news, None
-        if not isinstance(news, Busy):
-            return news
-        if news.now is None or busy.now is None or news.now >= busy.now:  # else the last answer is newer
-            busy = news  # so there is no need for a call
-            until = min(look, _expires_at(core, busy))
-
-
-def _expires_at(core: Registry, busy: Busy) -> float:
-    """When the first holder may have expired, by an answer that has just come; later for waiters further back."""
-    if busy.expires_in is None:
-        return NEVER
-    return core.now() + max(0.001, busy.expires_in + timing.STAGGER * (busy.place or 0))
 
 
 def _handed(core: Registry, spec: Spec, ask: Ask, grant: Grant, busy: Busy, sent: float) -> Taken | None:

@@ -13,10 +13,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from .protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Holding, Mismatch, Missing, Reply
-from .timing import FIRST_TERM, WAITER_TTL
+from .timing import FIRST_TERM, STAGGER, WAITER_TTL
 
 _FIRST_TERM = int(FIRST_TERM * SECOND)
 _WAITER_TTL = int(WAITER_TTL * SECOND)
+_STAGGER = int(STAGGER * SECOND)
 
 # The states of a permit.
 WAITING = 0
@@ -154,9 +155,27 @@ class Entry:
                 place = len(self.queue)
                 mine.expires = now + _WAITER_TTL
                 self.queue.append(mine)
-        elif self.queue[place].expires - now < _WAITER_TTL * 2 // 3:
-            self.queue[place].expires = now + _WAITER_TTL
+        else:
+            self._refresh(self.queue[place], now)
         return self._busy(place, now)
+
+    def keep_waiting(self, attempts: Sequence[str], now: int) -> list[Busy | None]:
+        """Refresh the places of these waiters. None for one that has to call ``acquire``. Changes nothing else."""
+        fits = bool(self.queue) and self._free() >= self.queue[0].weight
+        expired = max((now - holder.expires for holder in self.holders), default=-1)
+        answers: list[Busy | None] = []
+        for attempt in attempts:
+            place = self._place(attempt)
+            if place is None or self.queue[place].expires <= now:
+                answers.append(None)
+                continue
+            ahead = sum(1 for waiter in self.queue[:place] if waiter.expires > now)
+            if (fits and not ahead) or expired >= _STAGGER * ahead:
+                answers.append(None)
+            else:
+                self._refresh(self.queue[place], now)
+                answers.append(self._busy(place, now))
+        return answers
 
     def renew(self, attempt: str, token: int, ttl: int, now: int) -> str:
         holder = self._holder(attempt, token)
@@ -272,6 +291,11 @@ class Entry:
             self._ring_head()  # the expiry has changed
         else:
             self.holders.remove(holder)
+
+    def _refresh(self, waiter: Permit, now: int) -> None:
+        """Keep a waiter's place. Not at each call, so that most calls change nothing."""
+        if waiter.expires - now < _WAITER_TTL * 2 // 3:
+            waiter.expires = now + _WAITER_TTL
 
     def _ring_head(self) -> None:
         if self.queue:

@@ -1,4 +1,4 @@
-"""The keeper: renews leases before their deadline, and gives back what nobody releases. For threads and tasks alike."""
+"""The keeper: renews leases, keeps places in queues, gives back what nobody releases. For threads and tasks alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from . import timing
 from .claim import CLOSED, INTERRUPTED, RELEASED, TAKEN
 from .effects import RETRY, Effects, Listen, Run, Wait
 from .log import DEBUG, ERROR, log
+from .places import keep_places, next_check
 from .protocol import BROKEN, RENEWED, SECOND, Bell, Renewal
 from .registry import Registry
 from .state import DONE, NEVER, LeaseState
@@ -24,7 +25,8 @@ TIDY_LIMIT = 0.5
 
 
 def keep(core: Registry, bell: Bell) -> Effects[None]:
-    """Renew what is due, give back what is owed, sleep until the next renewal is due. Ends when ``closed``."""
+    """Renew what is due, keep places in queues, give back what is owed, sleep until the next of these is due. Ends when
+    ``closed``."""
     tidy_at = core.now()
     try:
         yield Listen("", None)  # for wake-ups about held leases
@@ -33,6 +35,7 @@ def keep(core: Registry, bell: Bell) -> Effects[None]:
     while core.closed is None and not (core.dropped and not core.leases):
         try:
             yield from _renew_due(core)
+            yield from keep_places(core)
             # The rest is limited by the next renewal, which must not wait for a store that hangs.
             yield from _settle(core)
             if core.now() >= tidy_at:
@@ -68,7 +71,7 @@ def _next_look(core: Registry) -> float | None:
     core.next_look = NEVER  # until it is known: a lease that comes now is found below, or wakes the keeper
     # If another lease as short as the last ones comes now, it is due at ``soonest``: it need not wake the keeper.
     soonest, core.soonest = now + core.soonest, NEVER
-    due = min(_next_due(core), soonest)
+    due = min(_next_due(core), next_check(core), soonest)
     core.next_look = look = min(due, now + RETRY * 2) if core.unsettled else due
     return None if look == NEVER else max(0.0, look - now)
 

@@ -10,10 +10,13 @@ Times in records are integer microseconds of the *store's* clock; durations betw
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ..errors import StoreError
 from .claim import Unsettled
+
+if TYPE_CHECKING:
+    from .places import Place
 
 T = TypeVar("T")
 
@@ -145,6 +148,10 @@ class Store(Protocol):
     """Whether waiters can be served in order of arrival."""
     lacks: Mapping[str, str]
     """What this store cannot do, and why: ``semaphore``, ``rwlock``, ``heir``, ``note``. Empty for most."""
+    keeps_places: bool = False
+    """Whether the keeper has to call ``keep_waiting`` for this process's waiters.
+
+    Not if places in the queue live by a session, or if a call of each waiter every few seconds is cheap."""
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         """Take the lease, claim what a release has granted, join the queue or keep one's place, or say who holds it."""
@@ -187,6 +194,15 @@ class Store(Protocol):
         yield from ()
         return None
 
+    def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:
+        """Refresh the places of these waiters in their queues, and answer for each as ``acquire`` would.
+
+        None: this waiter has to call ``acquire`` itself, because its place is gone, or it may be next. Grants nothing
+        and wakes nobody. A Busy is an answer of this moment: a grant made before it would have been answered with None.
+        Called by the keeper if ``keeps_places``, at most once per waiter and check. Default: None for each."""
+        yield from ()
+        return [None] * len(batch)
+
     def give_back(self, batch: Sequence[Unsettled]) -> Steps[bool]:
         """Release or abandon many at once, as ``release`` and ``abandon`` would. True if it did.
 
@@ -200,6 +216,8 @@ class Bell(Protocol):
 
     news: Grant | Busy | None
     """What the last wake-up carried, if anything: the grant itself, or who holds the name now."""
+    place: Place | None
+    """While the waiter sleeps: its place, for the keeper."""
 
     def ring(self) -> None:
         """Wake the waiter. From any thread; never blocks."""

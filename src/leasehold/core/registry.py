@@ -318,17 +318,25 @@ class Registry:
         if attempt in (ALL, HELD):
             if attempt == ALL:
                 for bell in list(self.asking.values()):
-                    _ring(bell)
+                    ring(bell)
             if held := [state.claim.attempt for state in self.held() if state.due != NEVER]:
                 self.urgent.update(held)
                 self.wake_keeper()
             return
         waiting = self.asking.get(attempt)
         if waiting is not None:
-            _ring(waiting, news)
+            ring(waiting, news)
         elif attempt in self.leases:
             self.urgent.add(attempt)
             self.wake_keeper()
+
+    def check_places_from(self, due: float) -> None:
+        """A waiter begins to sleep; its place is due for a check then. Wake the keeper if it would sleep too long."""
+        if due < self.next_look or not self.keeping:
+            try:
+                self.wake_keeper()
+            except RuntimeError:
+                pass  # no thread can be started: the waiter checks by itself
 
     # What is owed to the store.
 
@@ -420,7 +428,7 @@ _MESSAGES = {
 }
 
 
-def _ring(bell: Bell, news: Grant | Busy | None = None) -> None:
+def ring(bell: Bell, news: Grant | Busy | None = None) -> None:
     """Wake a waiter. A bare wake-up overrides an unread Busy; an unread Grant is never overwritten: a Busy that comes
     after it may be older."""
     waiting = not isinstance(bell.news, Grant)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import _thread
 from _thread import allocate_lock
+from typing import TYPE_CHECKING
 
 from ..core.protocol import Busy, Grant
+
+if TYPE_CHECKING:
+    from ..core.places import Place
 
 
 def refuse_late_patch() -> None:
@@ -26,10 +30,11 @@ class ThreadBell:
     Ringing never blocks and takes no lock that a destructor or a signal handler could already hold.
     """
 
-    __slots__ = ("_gate", "news")
+    __slots__ = ("_gate", "news", "place")
 
     def __init__(self) -> None:
         self.news: Grant | Busy | None = None
+        self.place: Place | None = None
         self._gate = allocate_lock()
         self._gate.acquire()
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
+from ..core.places import Place
 from ..core.protocol import Busy, Grant
 
 
 class TaskBell:
     """What a task sleeps on. Any thread can ring it."""
 
-    __slots__ = ("_loop", "_rung", "_waiter", "news")
+    __slots__ = ("_loop", "_rung", "_waiter", "news", "place")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.news: Grant | Busy | None = None
+        self.place: Place | None = None
         self._loop = loop
         self._rung = False
         self._waiter: asyncio.Future[None] | None = None

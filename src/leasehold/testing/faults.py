@@ -176,6 +176,7 @@ class Named(Store):
         self.scheme = inner.scheme
         self.fair = inner.fair
         self.lacks = inner.lacks
+        self.keeps_places = inner.keeps_places
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         self.faults.asked[ask.name] = ask.attempt
@@ -183,6 +184,9 @@ class Named(Store):
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         return (yield from self.faults.cut_off("acquire_all", self.inner.acquire_all(asks)))
+
+    def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:
+        return (yield from self.faults.cut_off("keep_waiting", self.inner.keep_waiting(batch)))
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
         return (yield from self.faults.cut_off("renew", self.inner.renew(batch)))

@@ -151,6 +151,21 @@ class EntryStore(Store):
                 reply = reply._replace(taken_from=buried.seen(ask.name, row.now, 0))
             return row, entry, reply
 
+    def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:
+        by_name: dict[str, list[str]] = {}
+        for ask in batch:
+            by_name.setdefault(ask.name, []).append(ask.attempt)
+        answers: dict[tuple[str, str], Busy | None] = {}
+        for name, attempts in by_name.items():
+
+            def change(entry: Entry, row: Row, attempts: list[str] = attempts) -> list[Busy | None]:
+                return entry.keep_waiting(attempts, row.now)
+
+            gone: list[Busy | None] = [None] * len(attempts)
+            found = yield from self._change(name, change, gone)
+            answers.update(zip(((name, attempt) for attempt in attempts), found, strict=True))
+        return [answers[ask.name, ask.attempt] for ask in batch]
+
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
         outcomes: list[str | StoreError] = []
         for each in batch:

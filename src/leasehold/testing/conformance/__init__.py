@@ -18,7 +18,7 @@ import pytest
 _MODULES = (
     *("acquire", "ambiguity", "breaking", "cancelling", "closing", "deadline", "death", "draining"),
     *("elections", "giving_up", "groups", "heirs", "kinds", "listing", "loss", "names", "notes", "onces"),
-    *("operations", "permits", "queue", "release", "renewal", "sharing", "stopping", "together", "tokens"),
+    *("operations", "permits", "places", "queue", "release", "renewal", "sharing", "stopping", "together", "tokens"),
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{each}" for each in _MODULES))
 

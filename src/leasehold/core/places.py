@@ -1,0 +1,114 @@
+"""Places in queues. While their waiters sleep, the keeper refreshes them in batches and puts off their next check.
+
+A store says by ``keeps_places`` that it needs that. In other stores each waiter calls ``acquire`` at its next check.
+"""
+
+from __future__ import annotations
+
+from . import timing
+from .effects import Effects, Run
+from .log import DEBUG, log
+from .protocol import Ask, Bell, Busy
+from .registry import Registry, ring
+from .state import NEVER
+
+BATCH = 100
+"""Waiters in one store operation. A server may serve nobody else meanwhile."""
+KEEP_LIMIT = 1.0
+"""How long the operation may take. After that its waiters check by themselves anyway."""
+LATE = 1.0
+"""How much later than the keeper a waiter checks by itself."""
+LATE_AT_EXPIRY = 0.1
+"""The same for the next waiter when the holder may have expired. It has 250 ms to take over."""
+
+
+class Place:
+    """One waiter that sleeps: the last answer about it, and when its next check is due. Times are local.
+
+    ``due``: when the keeper checks. ``until``: when the waiter itself does: at once if the keeper does not keep the
+    place, else a little later than the keeper. So a keeper that is stuck, or a store that is away, costs only time."""
+
+    __slots__ = ("_check", "_clock", "answer", "ask", "bell", "due", "kept", "longest", "pause", "until")
+
+    def __init__(
+        self, ask: Ask, bell: Bell, busy: Busy, sent: float, now: float, pause: float, longest: float, kept: bool
+    ) -> None:
+        """``busy`` was answered to a call that was sent at ``sent``. ``pause``: how long to sleep until the next check;
+        it grows to ``longest`` from check to check."""
+        self.ask = ask
+        self.bell = bell
+        self.pause = pause
+        self.longest = longest
+        self.kept = kept
+        self.refreshed(busy, sent, now)
+
+    def refreshed(self, busy: Busy, sent: float, now: float) -> None:
+        """The store has refreshed the place, and answered this."""
+        self.answer = busy, sent
+        self._check = now + (self.pause if busy.look is None else min(self.pause, busy.look))
+        self._clock: int | None = None
+        self.learn(busy, now)
+        self.pause = min(self.longest, self.pause * 1.5)
+
+    def learn(self, busy: Busy, now: float) -> None:
+        """Note who holds the name now, unless what is known is newer. The place itself was not refreshed."""
+        if busy.now is not None and self._clock is not None and busy.now < self._clock:
+            return
+        self._clock = busy.now
+        expiry = _expires_at(busy, now)
+        due = min(self._check, expiry)
+        if not self.kept:
+            late = 0.0
+        elif expiry <= self._check and not busy.place:
+            late = LATE_AT_EXPIRY
+        else:
+            late = min(LATE, self.pause / 2)
+        self.until = due + late
+        self.due = due if self.kept else NEVER
+
+
+def _expires_at(busy: Busy, now: float) -> float:
+    """When the first holder may have expired, by an answer that has just come; later for waiters further back."""
+    if busy.expires_in is None:
+        return NEVER
+    return now + max(0.001, busy.expires_in + timing.STAGGER * (busy.place or 0))
+
+
+def next_check(core: Registry) -> float:
+    """When the keeper has to check the next place."""
+    return min((place.due for place in _sleeping(core)), default=NEVER)
+
+
+def keep_places(core: Registry) -> Effects[None]:
+    """Check the places that are due, and those that are due soon. Stops when a renewal is due: renewals go first."""
+    now = core.now()
+    if next_check(core) > now:
+        return
+    soon = sorted((place for place in _sleeping(core) if place.due <= now + place.pause / 5), key=lambda each: each.due)
+    for start in range(0, len(soon), BATCH):
+        left = min((state.due for state in core.held()), default=NEVER) - core.now()
+        if left <= 0:
+            return
+        yield from _check(core, soon[start : start + BATCH], max(0.1, min(KEEP_LIMIT, core.cadence, left)))
+
+
+def _check(core: Registry, places: list[Place], limit: float) -> Effects[None]:
+    sent = core.now()
+    for place in places:
+        place.due = NEVER  # if the store does not answer, the waiter checks by itself
+    try:
+        answers = yield Run(core.store.keep_waiting([place.ask for place in places]), limit)
+    except Exception as error:
+        log(DEBUG, "cannot refresh %d places in queues; their waiters check by themselves: %s", len(places), error)
+        return
+    now = core.now()
+    for place, busy in zip(places, answers, strict=True):
+        if busy is None:
+            ring(place.bell)
+        else:
+            place.refreshed(busy, sent, now)
+
+
+def _sleeping(core: Registry) -> list[Place]:
+    """The places of the waiters that sleep now. A copy: other threads begin and end waits meanwhile."""
+    return [place for bell in list(core.asking.values()) if (place := bell.place) is not None]
