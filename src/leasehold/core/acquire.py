@@ -167,6 +167,8 @@ class Attempt:
             news, bell.news = bell.news, None
             if isinstance(news, Busy):
                 place.learn(news, core.now())  # so there is no need for a call
+                if place.kept:
+                    core.check_places_from(place.due)
             elif news is not None or rang or self._until(place) <= until:
                 return news
             elif (yield Listen(self.ask.attempt, place.answer[0])) != pushed:  # the keeper has put off the check
