@@ -331,9 +331,9 @@ MUTANTS = [
     ),
     Mutant(
         "the keeper never refreshes the places of its waiters",
-        "core/keeper.py",
-        "            yield from keep_places(core)\n",
-        "",
+        "core/acquire.py",
+        "                bell.place = place\n",
+        "                pass\n",
     ),
     Mutant(
         "what the keeper learns of a place does not reach its waiter",
