@@ -46,6 +46,20 @@ def test_asking_again_finds_the_grant_whose_answer_was_lost() -> None:  # S4
     assert entry.holders[0].expires == 15 * S
 
 
+def test_kept_waiter_behind_a_dead_writer_has_to_acquire() -> None:
+    """A dead waiter at the head of the queue holds up nobody, whatever weight it asked for."""
+    entry = Entry("n", 0)
+    taken(entry.acquire(ask("reader", shape="rwlock", limit=100), "s", 0, 1))
+    for attempt, weight in (("writer", 100), ("next", 1)):
+        reply = entry.acquire(ask(attempt, queue=True, shape="rwlock", limit=100, weight=weight), "s", S, 1)
+        assert isinstance(reply, Busy)
+    for now in (6 * S, 11 * S):
+        assert entry.renew("reader", entry.token, TTL, now) == RENEWED
+        assert entry.keep_waiting(["next"], now) != [None]
+    assert entry.renew("reader", entry.token, TTL, 17 * S) == RENEWED
+    assert entry.keep_waiting(["next"], 17 * S) == [None]
+
+
 def test_expired_holder_is_replaced_and_named() -> None:  # A1, A6
     entry = Entry("n", 0)
     entry.acquire(ask("a"), "s", 0, 1)

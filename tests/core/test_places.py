@@ -165,6 +165,58 @@ def test_pushed_grant_is_measured_against_the_last_answer_of_the_keeper() -> Non
         assert made.tasks[0].result().token == GRANT.token, "older than that answer, so the store is called"
 
 
+def test_older_answer_of_the_keeper_does_not_hide_a_newer_push() -> None:
+    """Promise 5: a dead waiter that was granted the name holds up the next one for its first term, and no longer."""
+    with world(Busy(None, 1, FAR, (), S0)) as made:
+        made.kept = lambda ask: Busy(None, 1, FAR, (), S0 + int((CHECK - 0.1) * SECOND))
+        made.advance(CHECK - 0.05)
+        made.push(Busy(None, 0, timing.FIRST_TERM, (), S0 + int((CHECK - 0.06) * SECOND)))
+        made.advance(0.1)
+        assert made.checks, "its answer is older than the push"
+        made.checks.clear()
+        made.kept = lambda ask: None
+        made.replies.append(GRANT)
+        made.advance(1.0)
+        assert made.tasks[0].result().token == GRANT.token
+
+
+def test_keeper_does_not_check_again_and_again_whatever_the_store_answers() -> None:
+    with world(busy(1, 1.0)) as made:
+        made.kept = lambda ask: busy(1, -1.0)
+        made.advance(3.0)
+        assert len(made.checks) <= 50
+
+
+def test_lease_that_is_granted_during_a_check_that_hangs_is_renewed_in_time() -> None:
+    with world(Busy(None, 0, FAR, (), S0), busy()) as made:
+        run = made.driver.run
+
+        async def hang(steps: Any, limit: float) -> Any:
+            checks = len(made.checks)
+            result = await run(steps, limit)
+            if len(made.checks) > checks:
+                await asyncio.sleep(limit)
+                raise StoreUnavailable("no answer in time")
+            return result
+
+        made.driver.run = hang  # type: ignore[method-assign]
+        made.advance(CHECK + 0.05)
+        first = next(what for _, operation, what in made.asked if operation == "acquire")
+        made.driver.on_ring(first.attempt, Grant(7, at=S0 + int((CHECK + 0.04) * SECOND)))
+        made.advance(1.0)
+        assert made.tasks[0].result().valid
+
+
+def test_check_that_fails_does_not_wake_all_waiters_at_once() -> None:
+    with world(*(busy() for _ in range(10))) as made:
+        made.away = True
+        made.replies += [busy()] * 20
+        made.advance(CHECK + LATE + 0.001)
+        assert len(made.acquires()) == 10 + 1
+        made.advance(LATE)
+        assert len(made.acquires()) == 10 + 10
+
+
 def test_renewals_go_first() -> None:
     with World(busy()) as made:
         made.replies.append(GRANT)

@@ -161,7 +161,8 @@ class Entry:
 
     def keep_waiting(self, attempts: Sequence[str], now: int) -> list[Busy | None]:
         """Refresh the places of these waiters. None for one that has to call ``acquire``. Changes nothing else."""
-        fits = bool(self.queue) and self._free() >= self.queue[0].weight
+        head = next((waiter for waiter in self.queue if waiter.expires > now), None)
+        fits = head is not None and self._free() >= head.weight
         expired = max((now - holder.expires for holder in self.holders), default=-1)
         answers: list[Busy | None] = []
         for attempt in attempts:

@@ -44,7 +44,7 @@ def keep(core: Registry, bell: Bell) -> Effects[None]:
         except StoreError as error:
             log(DEBUG, "housekeeping has to wait: %s", error)
         except Exception as error:  # a keeper that dies would lose every lease
-            log(ERROR, "the renewal loop failed; retrying: %s", error, exc=error)
+            log(ERROR, "the keeper failed; retrying: %s", error, exc=error)
             yield Wait(bell, RETRY)
         yield Wait(bell, _next_look(core))
 

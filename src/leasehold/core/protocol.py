@@ -197,8 +197,9 @@ class Store(Protocol):
     def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:
         """Refresh the places of these waiters in their queues, and answer for each as ``acquire`` would.
 
-        None: this waiter has to call ``acquire`` itself, because its place is gone, or it may be next. Grants nothing
-        and wakes nobody. A Busy is an answer of this moment: a grant made before it would have been answered with None.
+        None: this waiter has to call ``acquire`` itself, because its place is gone, it may be next, or a holder expired
+        ``STAGGER`` ago for each waiter ahead: those ahead may be dead. Grants nothing and wakes nobody. A Busy is an
+        answer of this moment: a grant made before it would have been answered with None.
         Called by the keeper if ``keeps_places``, at most once per waiter and check. Default: None for each."""
         yield from ()
         return [None] * len(batch)

@@ -162,7 +162,10 @@ class EntryStore(Store):
                 return entry.keep_waiting(attempts, row.now)
 
             gone: list[Busy | None] = [None] * len(attempts)
-            found = yield from self._change(name, change, gone)
+            try:
+                found = yield from self._change(name, change, gone)
+            except StoreError:  # one bad record does not fail the batch: its waiter gets the error by ``acquire``
+                found = gone
             answers.update(zip(((name, attempt) for attempt in attempts), found, strict=True))
         return [answers[ask.name, ask.attempt] for ask in batch]
 
