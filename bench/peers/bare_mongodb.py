@@ -16,7 +16,9 @@ from pymongo import AsyncMongoClient, MongoClient, ReturnDocument
 from leasehold.core.protocol import SECOND, Ask
 from leasehold.stores.mongodb import pipelines as mongo_pipelines
 from leasehold.stores.mongodb import store as mongo
-from leasehold.stores.mongodb.link import AFTER, AS_IT_IS, Access, link_from_url
+from leasehold.stores.mongodb.access import Access
+from leasehold.stores.mongodb.requests import AFTER, AS_IT_IS
+from leasehold.stores.mongodb.url import target_from_url
 
 from .base import Base
 
@@ -24,21 +26,21 @@ from .base import Base
 class Peer(Base):
     def __init__(self, target: str) -> None:
         super().__init__(target)
-        link = link_from_url(target, "bare")
+        where = target_from_url(target, "bare")
         self._client: Any = MongoClient(target)
-        self._access = Access(link, self._client)
+        self._access = Access(where, self._client)
         self._aclient: Any = AsyncMongoClient(target)
-        self._aaccess = Access(link, self._aclient)
+        self._aaccess = Access(where, self._aclient)
 
     def _take(self, name: str, attempt: str, ttl: float) -> tuple[Any, Any]:
         ask = Ask(name, attempt, "bare", "lock", None, int(ttl * SECOND))
-        stages = mongo_pipelines.with_ask(mongo._ask(ask, "", 1), mongo_pipelines.ACQUIRE)
+        stages = mongo_pipelines.with_ask(mongo.arguments(ask, "", 1), mongo_pipelines.ACQUIRE)
         return self._access.filter(name), stages
 
     def _give(self, handle: tuple[str, str, int]) -> tuple[Any, Any]:
         name, attempt, token = handle
         mine = {"attempt": attempt, "token": token}
-        return self._access.filter(name, mongo._held_by(mine)), mongo_pipelines.with_ask(mine, mongo_pipelines.RELEASE)
+        return self._access.filter(name, mongo.held_by(mine)), mongo_pipelines.with_ask(mine, mongo_pipelines.RELEASE)
 
     def acquire(self, name: str, ttl: float = 30.0) -> Any:
         attempt = os.urandom(16).hex()

@@ -66,14 +66,14 @@ OF_STORES = [
     Mutant(
         "MongoDB: a renewal revives",
         "stores/mongodb/pipelines.py",
-        'every(MINE, MY_TOKEN, LIVE, UNBROKEN),\n                {**TERM, "mark"',
-        'every(MINE, MY_TOKEN, UNBROKEN),\n                {**TERM, "mark"',
+        'mapped("$holders", HOLDS, {**TERM, "mark"',
+        'mapped("$holders", every(MINE, MY_TOKEN, UNBROKEN), {**TERM, "mark"',
         "renew_never_revives and mongodb_server",
         ("mongodb",),
     ),
     Mutant(
         "MongoDB: an older, late renewal cuts a newer term",
-        "stores/mongodb/stages.py",
+        "stores/mongodb/pipelines.py",
         '"expires": {"$max": ["$$one.expires", later("$ask.ttl")]}, "state": HELD}',
         '"expires": later("$ask.ttl"), "state": HELD}',
         "never_shortens and mongodb_server",
@@ -82,7 +82,7 @@ OF_STORES = [
     Mutant(
         "MongoDB: blind release: nobody asks whose lease it is",
         "stores/mongodb/store.py",
-        """        document = yield from _change(Change(name, stages, where=_held_by(ask)))
+        """        document = yield from _change(Change(name, stages, where=held_by(ask)))
         if document is None:
             if stuck:""",
         """        document = yield from _change(Change(name, stages))
@@ -93,7 +93,7 @@ OF_STORES = [
     ),
     Mutant(
         "MongoDB: the token is the clock alone, so that it goes back with it",
-        "stores/mongodb/stages.py",
+        "stores/mongodb/pipelines.py",
         'NEXT_TOKEN = {"$max": [{"$add": ["$token", 1]}, {"$multiply": [{"$toLong": NOW}, 1000]}]}',
         'NEXT_TOKEN = {"$multiply": [{"$toLong": NOW}, 1000]}',
         "tokens_rise_whatever",
@@ -101,7 +101,7 @@ OF_STORES = [
     ),
     Mutant(
         "MongoDB: the token counts on, without the clock",
-        "stores/mongodb/stages.py",
+        "stores/mongodb/pipelines.py",
         'NEXT_TOKEN = {"$max": [{"$add": ["$token", 1]}, {"$multiply": [{"$toLong": NOW}, 1000]}]}',
         'NEXT_TOKEN = {"$add": ["$token", 1]}',
         "tokens_rise_over_purge and mongodb_server",
@@ -109,8 +109,8 @@ OF_STORES = [
     ),
     Mutant(
         "MongoDB: an expired holder is not replaced",
-        "stores/mongodb/stages.py",
-        '            "holders": filtered("$holders", LIVE),\n',
+        "stores/mongodb/pipelines.py",
+        '    holders=filtered("$holders", LIVE),\n',
         "",
         "tokens_rise_over_expiry and mongodb_server",
         ("mongodb",),
@@ -118,35 +118,33 @@ OF_STORES = [
     Mutant(
         "MongoDB: what an abandoned attempt holds is kept",
         "stores/mongodb/pipelines.py",
-        '            "holders": filtered("$holders", {"$not": [MINE]}),\n',
-        "",
+        '        holders=filtered("$holders", no(MINE)),  # a lease',
+        "        # a lease",
         "test_op_abandon_undoes and mongodb_server",
         ("mongodb",),
     ),
     Mutant(
         "MongoDB: what arrives after its attempt was abandoned takes the name",
         "stores/mongodb/pipelines.py",
-        """                        {"case": ABANDONED, "then": "nothing"},
-                        {"case": CLAIMS, "then": "claim"},
-                        {
-""",
-        """                        {"case": CLAIMS, "then": "claim"},
-                        {
-""",
+        """            (ABANDONED, "nothing"),
+            (CLAIMS, "claim"),
+            (_OTHER_SHAPE""",
+        """            (CLAIMS, "claim"),
+            (_OTHER_SHAPE""",
         "arrives_after_its_abandon",
         special="mongo_rules",
     ),
     Mutant(
         "MongoDB: the wake-up is lost: nobody is called",
-        "stores/mongodb/stages.py",
-        '"in": {"$cond": [empty("$$called"), "$call", text]}}}',
-        '"in": "$call"}}',
+        "stores/mongodb/pipelines.py",
+        'if_else(empty("$$called"), "$call", text))',
+        '"$call")',
         "release_reaches_the_waiter and mongodb_server and threads",
         ("mongodb",),
     ),
     Mutant(
         "MongoDB: a lease is acknowledged by one member alone",
-        "stores/mongodb/link.py",
+        "stores/mongodb/access.py",
         'write_concern=WriteConcern("majority", wtimeout=5000)',
         "write_concern=WriteConcern(1, wtimeout=5000)",
         "defaults_of_the_client",
@@ -154,7 +152,7 @@ OF_STORES = [
     ),
     Mutant(
         "MongoDB: a lease is read wherever the client likes",
-        "stores/mongodb/link.py",
+        "stores/mongodb/access.py",
         "            read_preference=ReadPreference.PRIMARY,\n",
         "",
         "defaults_of_the_client",

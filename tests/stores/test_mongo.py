@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,15 +17,20 @@ from typing import Any
 import pymongo
 import pytest
 from mongo_databases import own_url
+from mongo_listeners import hearing, opened
 from mongo_sent import Sent
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure, WriteConcernError
 
 import leasehold
 from leasehold import aio
 from leasehold.core import keeper, timing
-from leasehold.core.lease import state_of
-from leasehold.core.protocol import GONE, RENEWED, SECOND, Ask, Renewal
-from leasehold.stores.mongodb import link as mongo_link
+from leasehold.core.protocol import GONE, RENEWED, SECOND, Ask, Grant, Renewal
+from leasehold.stores.mongodb import index as mongo_index
+from leasehold.stores.mongodb import requests as mongo_requests
+from leasehold.stores.mongodb.access import Access
+from leasehold.stores.mongodb.errors import is_race, translate
+from leasehold.stores.mongodb.index import INDEX
+from leasehold.stores.mongodb.url import target_from_client
 from servers.mongodb import MongoDB
 from servers.proxy import Proxy
 
@@ -222,7 +228,7 @@ def test_racing_on_a_new_name_is_no_error_and_makes_no_noise(
 
 def test_a_lost_upsert_race_is_retried() -> None:
     """A4: what counts is the attempt in the answer. The first command fails because another upsert was faster."""
-    from leasehold.core.protocol import Grant, run_steps
+    from leasehold.core.protocol import run_steps
     from leasehold.stores.mongodb import store as mongo
 
     changes = 0
@@ -230,6 +236,8 @@ def test_a_lost_upsert_race_is_retried() -> None:
     def handle(request: Any) -> Any:
         nonlocal changes
         match request:
+            case mongo_requests.Urgency():
+                return None
             case mongo.Sender():
                 return "s", 1
             case mongo.Find():
@@ -237,7 +245,7 @@ def test_a_lost_upsert_race_is_retried() -> None:
             case mongo.Change():
                 changes += 1
                 if changes == 1:
-                    return None
+                    raise DuplicateKeyError("", 11000, {"keyPattern": {"_id": 1}})
                 now = datetime(2026, 11, 18)
                 return {
                     "now": now, "shape": "lock", "limit": 1, "waiters": 0, "place": -1,
@@ -248,8 +256,8 @@ def test_a_lost_upsert_race_is_retried() -> None:
 
     assert run_steps(mongo.MongoStore().acquire(Ask("n", "a", "o", "lock", None, SECOND)), handle) == Grant(7)
     assert changes == 2
-    assert mongo_link.is_race(DuplicateKeyError("", 11000, {"keyPattern": {"_id": 1}}))
-    assert not mongo_link.is_race(DuplicateKeyError("", 11000, {"keyPattern": {"lockName": 1}}))
+    assert is_race(DuplicateKeyError("", 11000, {"keyPattern": {"_id": 1}}))
+    assert not is_race(DuplicateKeyError("", 11000, {"keyPattern": {"lockName": 1}}))
 
 
 def test_an_acquire_is_one_command_that_changes_what_is_free_and_nothing_else(url: str) -> None:
@@ -284,6 +292,8 @@ def test_the_lease_is_had_only_if_the_answer_says_so() -> None:
 
     def handle(request: Any) -> Any:
         match request:
+            case mongo_requests.Urgency():
+                return None
             case mongo.Sender():
                 return "s", 1
             case mongo.Change():
@@ -399,12 +409,12 @@ async def test_tasks_log_the_same(url: str, told: Told) -> None:
 def test_the_ttl_index_is_made_once_and_its_failure_is_a_warning(
     url: str, client: pymongo.MongoClient[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for module, limit in ((mongo_link, "INDEX_LIMIT"), (keeper, "TIDY_LIMIT"), (timing, "CALL_LIMIT")):
+    for module, limit in ((mongo_index, "INDEX_LIMIT"), (keeper, "TIDY_LIMIT"), (timing, "CALL_LIMIT")):
         monkeypatch.setattr(module, limit, 60.0)  # it would be tried again an hour later
     leases = client.get_default_database()["leasehold"]
     with leasehold.connect(url, ttl=300) as locks, locks.lock("x"):
-        eventually(lambda: mongo_link.INDEX in leases.index_information())
-    assert leases.index_information()[mongo_link.INDEX]["expireAfterSeconds"] == 0
+        eventually(lambda: INDEX in leases.index_information())
+    assert leases.index_information()[INDEX]["expireAfterSeconds"] == 0
 
     other = client.get_default_database()["other"]
     other.create_index("purge", name="in_the_way")  # the same key with other options: MongoDB refuses ours
@@ -488,13 +498,32 @@ def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
         lease.renew()
 
 
-def test_a_fork_in_the_middle_of_taking_a_connection_shuts_nobody_out() -> None:
-    """Another thread of the parent has the mutex just then, and does not exist in the child."""
-    with mongo_link._taking:
-        pid = os.fork()
-        if not pid:
-            os._exit(0 if mongo_link._taking.acquire(timeout=5) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+def test_a_fork_in_the_middle_of_taking_a_connection_shuts_nobody_out(client: pymongo.MongoClient[Any]) -> None:
+    """Another thread of the parent may have the mutex just then, and does not exist in the child."""
+    access = Access(target_from_client(client, ""), client)
+    done = threading.Event()
+
+    def take() -> None:
+        while not done.is_set():
+            if access.take_connection():
+                access.give_connection_back()
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            pid = os.fork()
+            if not pid:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(10)
+                access.take_connection()
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
 
 
 async def test_a_cancelled_acquire_leaves_nothing(url: str) -> None:
@@ -536,7 +565,9 @@ def test_an_acquire_that_a_paused_server_carries_out_late_leaves_nothing(start_s
             server.resume()
         lease = eventually(lambda: theirs.lock("x").try_acquire())
         lease.release()
-        eventually(lambda: not ours._core.unsettled)  # what was given up is abandoned: from now on it takes nothing
+        with pymongo.MongoClient[Any](server.url) as client:  # what was given up is abandoned: now it takes nothing
+            leases = client.get_default_database()["leasehold"]
+            eventually(lambda: (found := leases.find_one({"_id.name": "x"})) and found["abandoned"])
         time.sleep(1)
         assert theirs.inspect("x") is None
 
@@ -566,7 +597,8 @@ def test_a_command_that_pymongo_retries_is_understood(
             proxy.only("to_server")
             thread.start()
             lose_the_answer(lambda: (info := ours.inspect(name)) and info.waiters == 1)
-            eventually(lambda: theirs._core.driver._up)  # type: ignore[attr-defined]
+            with pymongo.MongoClient[Any](mongodb_replica_set.url) as client:
+                hearing(client.get_default_database(), name)
             lease.release()
             thread.join(60)
             assert got[0].token > lease.token
@@ -577,7 +609,10 @@ def test_a_command_that_pymongo_retries_is_understood(
             waiter = threading.Thread(target=lambda: second.append(ours.lock(name).acquire(timeout=60)))
             waiter.start()
             eventually(lambda: (info := ours.inspect(name)) and info.waiters == 1)
-            eventually(lambda: spare_connections(theirs, name) > 2)  # also while its keeper and its listener have one
+            proxy.delay(0.1)  # so that these calls are under way at the same time, each on a connection of its own
+            with ThreadPoolExecutor(5) as threads:
+                list(threads.map(theirs.inspect, [name] * 5))
+            proxy.all_well()
             released: list[bool] = []
             proxy.only("to_server")
             releasing = threading.Thread(target=lambda: released.append(mine.release()))
@@ -588,14 +623,6 @@ def test_a_command_that_pymongo_retries_is_understood(
             assert released == [True]
             assert second[0].token > mine.token
             second[0].release()
-
-
-def spare_connections(locks: leasehold.Locks, name: str) -> int:
-    """How many its client has that are open, after it was asked a few things at a time."""
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(locks.inspect, [name] * 8))
-    [server] = locks._core.driver._access.client._topology._servers.values()  # type: ignore[attr-defined]
-    return len(server.pool.conns)
 
 
 @pytest.mark.parametrize("fault", ["pause", "kill"])
@@ -627,16 +654,17 @@ def test_close_does_not_wait_for_a_server_that_is_away(start_server: Any, side: 
 
 def test_a_record_of_a_newer_leasehold_does_not_take_the_others_along(url: str, client: Any) -> None:
     """A rolling upgrade: one name has been written anew by a newer process, and the rest is renewed as before."""
-    with leasehold.connect(url, ttl=30) as locks:
-        core: Any = locks._core  # by hand: a keeper that renews them at the same time would make it unclear which has
+    with opened(url) as (store, driver):  # no keeper: it would renew them too
         batch = []
         for name in ("old", "new"):
-            grant = core.call(core.store.acquire(Ask(name, name * 10, "owner", "lock", None, 30 * SECOND)))
+            ask = Ask(name, name * 10, "owner", "lock", None, 30 * SECOND)
+            grant = driver.run(store.acquire(ask), 20.0)
+            assert isinstance(grant, Grant)
             batch.append(Renewal(name, name * 10, grant.token, 30 * SECOND))
         client.get_default_database()["leasehold"].update_one(
             {"_id.name": "new"}, {"$set": {"format": 99, "holders": "in another way"}}
         )
-        assert core.call(core.store.renew(batch)) == [RENEWED, GONE]
+        assert driver.run(store.renew(batch), 20.0) == [RENEWED, GONE]
 
 
 @pytest.mark.parametrize(
@@ -645,27 +673,26 @@ def test_a_record_of_a_newer_leasehold_does_not_take_the_others_along(url: str, 
 def test_no_operation_takes_a_record_of_a_newer_leasehold_for_none(url: str, client: Any, operation: str) -> None:
     """It is held by somebody, so "nobody holds it" and "it was another's already" would be untrue."""
     leases = client.get_default_database()["leasehold"]
-    with leasehold.connect(url, ttl=30) as locks:
-        core: Any = locks._core
-        lease = locks.lock("x").acquire()
-        attempt, token = state_of(lease).claim.attempt, lease.token
+    ask = Ask("x", "a" * 16, "me", "lock", None, 30 * SECOND)
+    with opened(url) as (store, driver):
+        grant = driver.run(store.acquire(ask), 20.0)
+        assert isinstance(grant, Grant)
         leases.update_one({"_id.name": "x"}, {"$set": {"format": 99, "holders": "in another way"}})
-        ask = Ask("x", "0" * 16, "me", "lock", None, SECOND)
-        steps = {
-            "acquire": lambda: core.store.acquire(ask),
-            "inherit": lambda: core.store.acquire(ask._replace(heir=(attempt, token))),
-            "release": lambda: core.store.release("x", attempt, token, None),
-            "abandon": lambda: core.store.abandon("x", attempt),
-            "interrupt": lambda: core.store.interrupt("x", False),
-            "evict": lambda: core.store.interrupt("x", True),
-            "note": lambda: core.store.write_note("x", attempt, token, "text"),
-            "read": lambda: core.store.read_note("x"),
+        other = ask._replace(attempt="0" * 16)
+        steps: dict[str, Callable[[], Any]] = {
+            "acquire": lambda: store.acquire(other),
+            "inherit": lambda: store.acquire(other._replace(heir=(ask.attempt, grant.token))),
+            "release": lambda: store.release("x", ask.attempt, grant.token, None),
+            "abandon": lambda: store.abandon("x", ask.attempt),
+            "interrupt": lambda: store.interrupt("x", False),
+            "evict": lambda: store.interrupt("x", True),
+            "note": lambda: store.write_note("x", ask.attempt, grant.token, "text"),
+            "read": lambda: store.read_note("x"),
         }
         with pytest.raises(leasehold.StoreNotReady, match=r"format 99.*upgrade"):
-            core.call(steps[operation]())
+            driver.run(steps[operation](), 20.0)
         found = leases.find_one({"_id.name": "x"})
         assert (found["format"], found["holders"]) == (99, "in another way")
-        leases.delete_one({"_id.name": "x"})
 
 
 # What the driver's errors mean.
@@ -690,38 +717,36 @@ def bulk_error(**details: Any) -> BulkWriteError:
     ],
 )
 def test_errors_of_the_driver_in_our_terms(error: Any, kind: Any, says: str) -> None:
-    found = mongo_link.translate(error, "here")
+    found = translate(error, "here")
     assert type(found) is kind
     assert says in str(found)
 
 
 def test_a_note_is_read_as_no_election_can_undo_it(url: str) -> None:
     sent = Sent()
-    seen = sent.commands
-    with pymongo.MongoClient[Any](url, event_listeners=[sent]) as client, leasehold.connect(client) as locks:
-        core: Any = locks._core
-        with locks.lock("x") as lease:
-            assert core.call(core.store.write_note("x", state_of(lease).claim.attempt, lease.token, "text"))
-        seen.clear()
-        assert core.call(core.store.read_note("x")) == "text"
-        assert [command["readConcern"]["level"] for command in seen if command.get("find") == "leasehold"] == [
-            "majority"
-        ]
+    ask = Ask("x", "a" * 16, "me", "lock", None, 30 * SECOND)
+    with pymongo.MongoClient[Any](url, event_listeners=[sent]) as client, opened(client) as (store, driver):
+        grant = driver.run(store.acquire(ask), 20.0)
+        assert isinstance(grant, Grant)
+        assert driver.run(store.write_note("x", ask.attempt, grant.token, "text"), 20.0)
+        sent.commands.clear()
+        assert driver.run(store.read_note("x"), 20.0) == "text"
+        reads = [command for command in sent.commands if command.get("find") == "leasehold"]
+        assert [command["readConcern"]["level"] for command in reads] == ["majority"]
 
 
 def test_an_index_that_takes_too_long_is_told_and_tried_again(
     url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "leasehold")
-    monkeypatch.setattr(mongo_link, "INDEX_LIMIT", 0.0001)
-    with leasehold.connect(url) as locks:
-        core: Any = locks._core
+    monkeypatch.setattr(mongo_index, "INDEX_LIMIT", 0.0001)
+    with opened(url) as (store, driver):
         for _ in range(2):
             caplog.clear()
-            core.call(core.store.tidy())
+            driver.run(store.tidy(), 20.0)
             found = [record for record in caplog.records if record.__dict__.get("lease_event") == "no_index"]
             assert [record.levelno for record in found] == [logging.INFO]
-        monkeypatch.setattr(mongo_link, "INDEX_LIMIT", 20.0)
-        core.driver.run(core.store.tidy(), 20.0)
+        monkeypatch.setattr(mongo_index, "INDEX_LIMIT", 20.0)
+        driver.run(store.tidy(), 20.0)
     with pymongo.MongoClient[Any](url) as client:
-        assert mongo_link.INDEX in client.get_default_database()["leasehold"].index_information()
+        assert INDEX in client.get_default_database()["leasehold"].index_information()

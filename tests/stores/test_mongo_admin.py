@@ -13,16 +13,18 @@ from typing import Any, NamedTuple
 import pymongo
 import pytest
 from mongo_databases import own_database
+from mongo_listeners import listening, opened, queue
 from mongo_sent import Sent
 
 import leasehold
 from leasehold.core import timing as policy
 from leasehold.core.protocol import Renewal
 from leasehold.stores.mongodb import admin as mongo_admin
-from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb import index as mongo_index
 from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb.admin import doctor, init
-from leasehold.stores.mongodb.link import INDEX
+from leasehold.stores.mongodb.index import INDEX
+from leasehold.stores.mongodb.requests import Urgency
 from leasehold.testing.handles import eventually
 from servers.clock import FakeClock
 from servers.mongodb import REPLICA_SET, MongoDB, MongoReplicaSet, ask
@@ -171,21 +173,23 @@ def test_a_collection_of_old_with_another_name(database: Any) -> None:
     assert "collection of its own" in finding.advice
 
 
-def test_what_old_code_takes_meanwhile_is_neither_removed_nor_overlooked(
-    database: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_old_code_takes_meanwhile_is_neither_removed_nor_overlooked(database: Any, mongodb_server: Any) -> None:
     """An instance that nobody has stopped takes its lock between the look and the removal, as does an init beside."""
     locks = database["system_locks"]
     locks.insert_many([legacy_a("x", -60), legacy_a("y", -60)])
-    look = mongo_admin._clashing
 
-    def slowly(*arguments: Any) -> Any:
-        yield from look(*arguments)
-        locks.delete_one({"lockName": "y"})  # another machine has begun to remove them
-        locks.update_one({"lockName": "x"}, {"$set": {"expiresAt": datetime.now(UTC) + timedelta(seconds=60)}})
+    class Meanwhile(Sent):
+        """Before the server is asked for its time, with which the removal begins."""
 
-    monkeypatch.setattr(mongo_admin, "_clashing", slowly)
-    found = init(database, from_legacy=True)
+        def started(self, event: Any) -> None:
+            super().started(event)
+            if event.command_name == "hello":
+                locks.delete_one({"lockName": "y"})  # another machine has begun to remove them
+                later = datetime.now(UTC) + timedelta(seconds=60)
+                locks.update_one({"lockName": "x"}, {"$set": {"expiresAt": later}})
+
+    with pymongo.MongoClient[Any](mongodb_server.url, event_listeners=[Meanwhile()]) as client:
+        found = init(client[database.name], from_legacy=True)
     assert ["'x' is held by host_1" in f.message for f in found if f.level == "error"] == [True]
     assert locks.count_documents({"lockName": "x"}) == 1
     assert database.list_collection_names() == ["system_locks"]
@@ -330,8 +334,11 @@ def secure(request: pytest.FixtureRequest) -> Iterator[Secure]:
     ("user", "alone", "replicated"),
     [("least", None, None), ("called", "calls", "calls"), ("streamed", None, "stream"), ("writer", "calls", "stream")],
 )
-def test_few_rights_are_enough_after_init(secure: Secure, user: str, alone: str | None, replicated: str | None) -> None:
-    way = replicated if secure.replicated else alone
+def test_few_rights_are_enough_after_init(
+    secure: Secure, user: str, alone: str | None, replicated: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "leasehold")
+    way, database = replicated if secure.replicated else alone, secure.admin["leasehold"]
     init(secure.admin["leasehold"])
     url = secure.url(user)
     timing = {"ttl": 20, "renew_every": 0.3}
@@ -341,11 +348,14 @@ def test_few_rights_are_enough_after_init(secure: Secure, user: str, alone: str 
         thread = threading.Thread(target=lambda: got.append(theirs.lock("x").acquire(timeout=60)))
         thread.start()
         eventually(lambda: (info := ours.inspect("x")) and info.waiters == 1)
-        eventually(lambda: ours._core.renewals >= 3, what="it is renewed")
+        eventually(lambda: ours.metrics().renewals >= 3, what="it is renewed")
         assert lease.valid
-        driver: Any = theirs._core.driver
-        eventually(lambda: driver._up or driver._refused)
-        assert (driver._up, driver._way) == (way is not None, way)
+        session = queue(database)[0]["session"].removeprefix("s")
+        if way is None:
+            eventually(lambda: sum("no push" in r.getMessage() for r in caplog.records) == 2)
+        else:
+            eventually(lambda: session in [each.session for each in listening(database)])
+        assert {each.way for each in listening(database)} == ({way} if way else set())
         lease.release()
         thread.join(60)
         assert got[0].token > lease.token
@@ -374,14 +384,13 @@ def test_who_may_not_see_to_the_index_is_told_no_more_than_that(
 ) -> None:
     """After init it is there, whoever may look: no reason to warn, and nobody wants to read the command."""
     caplog.set_level(logging.INFO, "leasehold")
-    monkeypatch.setattr(mongo_link, "INDEX_LIMIT", 20.0)
-    monkeypatch.setattr(mongo_link, "indexed", set())
+    monkeypatch.setattr(mongo_index, "INDEX_LIMIT", 20.0)
+    monkeypatch.setattr(mongo_index, "indexed", set())
     init(secure.admin["leasehold"])
-    with leasehold.connect(secure.url("called")) as locks:
-        assert locks.inspect("x") is None  # connected: which servers they are is known
-        core: Any = locks._core
+    with opened(secure.url("called")) as (store, driver):
+        driver.run(store.inspect("x"), 20.0)  # connected: which servers they are is known
         for _ in range(2):
-            core.driver.run(core.store.tidy(), 20.0)
+            driver.run(store.tidy(), 20.0)
     (record,) = [r for r in caplog.records if "index" in r.getMessage()]
     assert record.levelno == logging.INFO
     assert record.getMessage().endswith(
@@ -407,22 +416,21 @@ def test_who_may_not_call_finds_that_out_once(secure: Secure, caplog: pytest.Log
     sent = Sent()
 
     def release() -> Any:
-        yield mongo.Ring("1 cafe/attempt/")
+        yield Urgency.SETTLE
+        yield mongo.PassOn("1 cafe/attempt/")
 
     with pymongo.MongoClient[Any](secure.url("least"), event_listeners=[sent]) as client:
-        with leasehold.connect(client) as locks:
-            core: Any = locks._core
-            core.call(release())
+        with opened(client) as (_, driver):
+            driver.run(release(), 20.0)
             assert len(sent.names) > 0
             sent.names.clear()
-            core.call(release())
+            driver.run(release(), 20.0)
             assert sent.names == []
     assert [r.__dict__["lease_event"] for r in caplog.records if "do not wake" in r.getMessage()] == ["mute"]
     with pymongo.MongoClient[Any](secure.url("called"), event_listeners=[sent]) as client:
-        with leasehold.connect(client) as locks:
-            core = locks._core
+        with opened(client) as (_, driver):
             for _ in range(2):
-                core.call(release())
+                driver.run(release(), 20.0)
             assert sent.names.count("insert") == 2
 
 
@@ -452,9 +460,9 @@ def test_a_refusal_is_understood_whatever_the_name_is(secure: Secure) -> None:
             with pytest.raises(leasehold.StoreNotReady, match="grant find, insert, update and remove"):
                 locks.lock(name).try_acquire()
             lease = Renewal(name, "0" * 16, 1, 1_000_000)
-            core: Any = locks._core
-            with pytest.raises(leasehold.StoreNotReady, match="grant find"):
-                core.call(core.store.renew([lease, lease]))
+            with opened(secure.url("reader")) as (store, driver):
+                with pytest.raises(leasehold.StoreNotReady, match="grant find"):
+                    driver.run(store.renew([lease, lease]), 20.0)
 
 
 def test_no_primary_is_unavailable(start_server: Any) -> None:

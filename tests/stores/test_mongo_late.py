@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import pymongo
 import pytest
 from mongo_databases import own_url
 
@@ -14,9 +15,10 @@ from leasehold import aio
 from leasehold.core import timing
 from leasehold.core.protocol import SECOND, Ask, Renewal
 from leasehold.stores.common.main_thread import name_of
-from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import store as mongo
+from leasehold.stores.mongodb.requests import Urgency
 from leasehold.stores.mongodb.tasks import MongoTasks
+from leasehold.stores.mongodb.url import target_from_url
 
 HUNG = 0.05
 """How long to wait for what does not come."""
@@ -26,21 +28,22 @@ class Stuck:
     """A driver whose commands are answered when the test says so, and what was asked of it, in order."""
 
     def __init__(self) -> None:
-        self.driver = MongoTasks(mongo_link.link_from_url("mongodb://localhost", ""))
-        self.driver._handle = self._handle  # type: ignore[method-assign]
+        self.driver = MongoTasks(target_from_url("mongodb://localhost", ""))
         self.answer: dict[str, asyncio.Event] = {}
         self.told: list[str] = []
 
-    async def _handle(self, request: str) -> None:
-        await self.answer.setdefault(request, asyncio.Event()).wait()
+    def _command(self, what: str) -> Any:
+        return lambda access: self.answer.setdefault(what, asyncio.Event()).wait()
 
     def _steps(self, name: str, what: str) -> Any:
+        yield Urgency.SETTLE
         self.told.append(f"{what} begins")
-        yield what
+        yield self._command(what)
         self.told.append(f"{what} ends")
 
     def _renew(self, batch: list[str]) -> Any:
-        yield batch[0]
+        yield Urgency.RENEW
+        yield self._command(batch[0])
 
     def run(self, name: str, what: str, limit: float = 60.0) -> asyncio.Task[None]:
         return asyncio.ensure_future(self.driver.run(self._steps(name, what), limit))
@@ -71,7 +74,7 @@ async def stuck() -> AsyncIterator[Stuck]:
     await stuck.driver.close()
 
 
-async def test_what_was_cancelled_happens_before_what_is_asked_for_later(stuck: Stuck) -> None:
+async def test_cancelled_call_happens_before_a_later_one_about_its_name(stuck: Stuck) -> None:
     await stuck.cancel("x", "acquire")
     abandon = stuck.run("x", "abandon")
     stuck.let("abandon")
@@ -81,7 +84,7 @@ async def test_what_was_cancelled_happens_before_what_is_asked_for_later(stuck: 
     assert stuck.told == ["acquire begins", "acquire ends", "abandon begins", "abandon ends"]
 
 
-async def test_what_is_asked_after_a_cancelled_call_keeps_its_own_limit(stuck: Stuck) -> None:
+async def test_call_after_a_cancelled_one_keeps_its_own_limit(stuck: Stuck) -> None:
     """It waits for the call before it; that wait and its own are not to be added up."""
     await stuck.cancel("x", "first")
     with pytest.raises(leasehold.StoreUnavailable, match="earlier, cancelled call"):
@@ -92,7 +95,7 @@ async def test_what_is_asked_after_a_cancelled_call_keeps_its_own_limit(stuck: S
     await stuck.run("x", "third")
 
 
-async def test_a_cancelled_call_that_hangs_holds_up_no_other_name(stuck: Stuck) -> None:
+async def test_cancelled_call_that_hangs_holds_up_no_other_name(stuck: Stuck) -> None:
     await stuck.cancel("x", "acquire")
     stuck.let("another")
     await asyncio.wait_for(stuck.run("y", "another"), 20)
@@ -101,7 +104,7 @@ async def test_a_cancelled_call_that_hangs_holds_up_no_other_name(stuck: Stuck) 
     assert stuck.told == ["acquire begins", "another begins", "another ends"]
 
 
-async def test_what_is_cancelled_while_another_waits_is_no_failure(stuck: Stuck) -> None:
+async def test_call_that_is_cancelled_while_another_waits_is_no_failure(stuck: Stuck) -> None:
     """Clients that come and go: the one that waits has to do with what came before it alone."""
     for what in ("release", "later"):
         stuck.let(what)
@@ -118,14 +121,13 @@ async def test_what_is_cancelled_while_another_waits_is_no_failure(stuck: Stuck)
     assert "theirs too begins" not in stuck.told
 
 
-def test_what_an_operation_is_about_is_known() -> None:
+def test_name_that_an_operation_is_about_is_known() -> None:
     """By its arguments: before it has begun, and when it is under way."""
     store = mongo.MongoStore()
     ask = Ask("x", "a", "o", "lock", None, SECOND)
     about: dict[str | None, list[Any]] = {
         "x": [
             store.acquire(ask),
-            store._claim(ask, None),  # type: ignore[arg-type]
             store.acquire(ask._replace(heir=("b", 1))),
             store.release("x", "a", 1, None),
             store.abandon("x", "a"),
@@ -148,53 +150,48 @@ def test_what_an_operation_is_about_is_known() -> None:
 
 
 @pytest.fixture
-def url(mongodb_server: Any) -> Iterator[str]:
-    yield from own_url(mongodb_server)
-
-
-def hang(locks: aio.Locks, name: str) -> tuple[asyncio.Event, Callable[[], None]]:
-    """The first change of this name gets stuck on its way: the event tells when it is sent, the function lets it go."""
-    driver: Any = locks._core.driver
-    handle = driver._handle
-    sent, go_on = asyncio.Event(), asyncio.Event()
-
-    async def handling(request: Any) -> Any:
-        if isinstance(request, mongo.Change) and request.name == name and not sent.is_set():
-            sent.set()
-            await go_on.wait()
-        return await handle(request)
-
-    driver._handle = handling
-    return sent, go_on.set
+def replicated(mongodb_replica_set: Any) -> Iterator[str]:
+    yield from own_url(mongodb_replica_set)
 
 
 @pytest.mark.server
-async def test_one_cancelled_call_that_hangs_costs_nobody_a_lease(url: str) -> None:
+async def test_cancelled_call_that_hangs_costs_nobody_a_lease(replicated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction of another program holds the record of the name: the command waits on the server."""
+    monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)
     events: list[Any] = []
-    async with aio.connect(url, ttl=60) as locks:
+    async with aio.connect(replicated, ttl=60) as locks:
         locks.on_event(events.append)
         held = await locks.lock("job").acquire()
-        sent, go_on = hang(locks, "stuck")
-        task = asyncio.ensure_future(locks.lock("stuck").acquire())
-        await sent.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        async with asyncio.timeout(20):
-            await held.renew()
-            async with locks.lock("another") as other:
-                await other.renew()
-            assert await locks.inspect("job") is not None
-            assert await held.release()
-            again = await locks.lock("job").try_acquire()
-            assert again is not None
-            await again.release()
-        go_on()
-        async with asyncio.timeout(20):
-            while (lease := await locks.lock("stuck").try_acquire()) is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-        await lease.release()
+        await (await locks.lock("stuck").acquire()).release()
+        with pymongo.MongoClient[Any](replicated) as client, client.start_session() as session:
+            database = client.get_default_database()
+            session.start_transaction()
+            database["leasehold"].update_one({"_id.name": "stuck"}, {"$set": {"foreign": 1}}, session=session)
+            task = asyncio.ensure_future(locks.lock("stuck").acquire())
+            await asyncio.sleep(0.5)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with asyncio.timeout(20):
+                await held.renew()
+                async with locks.lock("another") as other:
+                    await other.renew()
+                assert await locks.inspect("job") is not None
+                assert await held.release()
+                again = await locks.lock("job").try_acquire()
+                assert again is not None
+                await again.release()
+            session.abort_transaction()
+            async with asyncio.timeout(20):
+                while (lease := await locks.lock("stuck").try_acquire()) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await lease.release()
     assert not {event.type for event in events} & {"lost", "renewal_failed", "release_failed", "unavailable"}
+
+
+@pytest.fixture
+def url(mongodb_server: Any) -> Iterator[str]:
+    yield from own_url(mongodb_server)
 
 
 @pytest.mark.server

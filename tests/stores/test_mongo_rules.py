@@ -18,10 +18,12 @@ from leasehold.core import entry as model
 from leasehold.core.entry import Entry
 from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Ask, Busy, Grant, Mismatch, Renewal, run_steps
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.mongodb import link as mongo_link
 from leasehold.stores.mongodb import records
 from leasehold.stores.mongodb import store as mongo
+from leasehold.stores.mongodb.access import Access
 from leasehold.stores.mongodb.calls import callees
+from leasehold.stores.mongodb.requests import AFTER, LOOK, Urgency, with_place
+from leasehold.stores.mongodb.url import Target
 
 pytestmark = pytest.mark.server
 
@@ -36,8 +38,8 @@ class Bench:
     def __init__(self, collection: Collection[Any]) -> None:
         self.store = mongo.MongoStore()
         self.collection = collection
-        self.access = mongo_link.Access(
-            mongo_link.Link(None, collection.database.client, collection.database.name, collection.name, "ns"),
+        self.access = Access(
+            Target(None, collection.database.client, collection.database.name, collection.name, "ns"),
             collection.database.client,
         )
         self.now = START
@@ -46,7 +48,7 @@ class Bench:
 
     def run(self, steps: Any) -> Any:
         self.store.waiters.clear()  # each asks for itself
-        return run_steps(steps, self._handle)
+        return run_steps(steps, self.handle)
 
     def lose(self, steps: Any) -> None:
         """What is asked is on its way, and whoever has asked gives up."""
@@ -54,7 +56,7 @@ class Bench:
         def handle(request: Any) -> Any:
             if isinstance(request, mongo.Change):
                 raise AutoReconnect("no answer")
-            return self._handle(request)
+            return self.handle(request)
 
         with pytest.raises(AutoReconnect):
             run_steps(steps, handle)
@@ -63,7 +65,7 @@ class Bench:
         """A command that was sent then gets to the server now; whoever had asked knows nothing of it."""
         now, self.sent = self.sent, sent - 1
         try:
-            return run_steps(mongo.MongoStore().acquire(ask), self._handle)
+            return run_steps(mongo.MongoStore().acquire(ask), self.handle)
         finally:
             self.sent = now
 
@@ -72,46 +74,48 @@ class Bench:
         assert found is not None
         return found
 
-    def _at(self, value: Any) -> Any:
+    def at(self, value: Any) -> Any:
         match value:
             case "$$NOW":
                 return self.now
             case RawBSONDocument():
-                return self._at(bson.decode(value.raw))
+                return self.at(bson.decode(value.raw))
             case {"$literal": _}:
                 return value
             case dict():
-                return {key: self._at(each) for key, each in value.items()}
+                return {key: self.at(each) for key, each in value.items()}
             case list():
-                return [self._at(each) for each in value]
+                return [self.at(each) for each in value]
         return value
 
-    def _handle(self, request: Any) -> Any:
-        def at(projection: Any) -> Any:
-            return {**self._at(projection), "now": {"$literal": self.now}}
+    def handle(self, request: Any) -> Any:
+        def timed(projection: Any) -> Any:
+            return {**self.at(projection), "now": {"$literal": self.now}}
 
         match request:
+            case Urgency():
+                return None
             case mongo.Sender():
                 self.sent += 1
                 return "s", self.sent
             case mongo.Change(name, stages, upsert, where, waiter):
                 return self.collection.find_one_and_update(
                     self.access.filter(name, where),
-                    self._at(stages),
-                    projection=at(mongo_link.AFTER if waiter is None else mongo_link.with_place(waiter)),
+                    self.at(stages),
+                    projection=timed(AFTER if waiter is None else with_place(waiter)),
                     upsert=upsert,
                     return_document=True,
                 )
             case mongo.ChangeMany(changes):
                 updates = [
-                    pymongo.UpdateOne(self.access.filter(each.name, each.where), self._at(each.stages))
+                    pymongo.UpdateOne(self.access.filter(each.name, each.where), self.at(each.stages))
                     for each in changes
                 ]
-                return self.collection.bulk_write(updates, ordered=False).modified_count
+                return self.collection.bulk_write(updates, ordered=False)
             case mongo.Find(names):
                 ids = [self.access.id(name) for name in names]
-                return self.collection.find({"_id": {"$in": ids}}, at(mongo_link.LOOK["projection"])).to_list()
-            case mongo.Ring(call):
+                return self.collection.find({"_id": {"$in": ids}}, timed(LOOK["projection"])).to_list()
+            case mongo.PassOn(call):
                 self.rings.extend((session, attempt) for session, attempt, _ in callees(call))
                 return None
         raise TypeError(request)
@@ -260,7 +264,7 @@ def test_a_refused_acquire_writes_nothing(bench: Bench) -> None:
     bench.now += timedelta(seconds=1)
     result = bench.collection.update_one(
         bench.access.filter("n"),
-        bench._at(mongo.with_ask(mongo._ask(ask._replace(attempt="b"), "s", 2), mongo.pipelines.ACQUIRE)),
+        bench.at(mongo.with_ask(mongo.arguments(ask._replace(attempt="b"), "s", 2), mongo.pipelines.ACQUIRE)),
     )
     assert (result.matched_count, result.modified_count) == (1, 0)
     assert bench.collection.find_one() == before
@@ -275,7 +279,7 @@ def test_an_answer_does_not_grow_with_the_queue(bench: Bench) -> None:
     answers: list[Any] = []
 
     def handle(request: Any) -> Any:
-        answer = bench._handle(request)
+        answer = bench.handle(request)
         if isinstance(request, mongo.Change):
             assert request.waiter is not None
             retried = records.placed(bench.document(), request.waiter)
@@ -298,7 +302,7 @@ def keep(bench: Bench, *attempts: str, horizon: int | None = None) -> list[str]:
     """Whose expiry has changed; that anything has is told."""
     before = {one["attempt"]: one["expires"] for one in bench.document()["queue"]}
     stages = mongo.with_ask({"attempts": attempts, "horizon": horizon}, mongo.pipelines.KEEP_PLACES)
-    changed = bench._handle(mongo.ChangeMany([mongo.Change("n", stages)]))
+    changed = bench.handle(mongo.ChangeMany([mongo.Change("n", stages)])).modified_count
     after = {one["attempt"]: one["expires"] for one in bench.document()["queue"]}
     kept = [attempt for attempt in after if after[attempt] != before[attempt]]
     assert all(after[attempt] == bench.now + timedelta(seconds=15) for attempt in kept)
@@ -391,7 +395,8 @@ def test_a_command_that_arrives_after_its_attempt_was_released_takes_nothing(ben
     bench.now += timedelta(seconds=59)
     check_that_it_takes_nothing(bench, ask, sent)
     assert isinstance(bench.run(bench.store.acquire(ask._replace(attempt="other"))), Grant)
-    assert bench.store._unanswered == set()
+    bench.run(bench.store.abandon("n", ask.attempt))  # of which nothing can arrive any more
+    assert bench.document()["abandoned"][-1]["expires"] == bench.now + timedelta(milliseconds=1)
 
 
 def test_a_command_that_arrives_after_its_attempt_has_waited_in_vain_takes_nothing(bench: Bench) -> None:
@@ -427,6 +432,7 @@ def test_a_release_whose_answer_got_lost_is_repeated_with_its_note(bench: Bench)
 def test_a_refusal_answers_its_own_command_alone(bench: Bench) -> None:
     ask, sent = stuck(bench)
     refused = bench.store.acquire(ask)
+    assert next(refused) is Urgency.ACQUIRE
     next(refused)
     with pytest.raises(OperationFailure):
         refused.throw(OperationFailure("no"))
@@ -447,13 +453,14 @@ def test_a_release_of_which_nothing_can_arrive_leaves_no_note(bench: Bench) -> N
     ask = Ask("n", "a", "o", "lock", None, 30 * SECOND)
     grant = bench.run(bench.store.acquire(ask))
     sent = []
-    run_steps(bench.store.release("n", "a", grant.token, None), lambda each: sent.append(each) or bench._handle(each))
+    run_steps(bench.store.release("n", "a", grant.token, None), lambda each: sent.append(each) or bench.handle(each))
     assert sent == [
+        Urgency.SETTLE,
         mongo.Change(
             "n",
             mongo.with_ask({"attempt": "a", "token": grant.token}, mongo.pipelines.RELEASE),
-            where=mongo._held_by({"attempt": "a", "token": grant.token}),
-        )
+            where=mongo.held_by({"attempt": "a", "token": grant.token}),
+        ),
     ]
     assert bench.document()["abandoned"] == []
 
@@ -470,7 +477,7 @@ def test_a_lease_that_another_call_has_renewed_meanwhile_is_not_gone(bench: Benc
     def handle(request: Any) -> Any:
         if isinstance(request, mongo.Find):
             assert bench.run(bench.store.renew(batch[:1])) == [RENEWED]
-        return bench._handle(request)
+        return bench.handle(request)
 
     unknown, lost = run_steps(bench.store.renew(batch), handle)
     assert isinstance(unknown, StoreUnavailable)

@@ -13,12 +13,16 @@ from typing import Any
 import pymongo
 import pytest
 from mongo_databases import own_database
+from mongo_listeners import opened
 from mongo_sent import Sent
 
 import leasehold
-from leasehold.core.protocol import SECOND, Ask, Renewal
+from leasehold.core.protocol import SECOND, Ask, Renewal, ThreadDriver
 from leasehold.stores.mongodb import admin as mongo_admin
-from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb.access import Access
+from leasehold.stores.mongodb.errors import translate
+from leasehold.stores.mongodb.store import MongoStore
+from leasehold.stores.mongodb.url import target_from_client
 
 pytestmark = pytest.mark.server
 
@@ -53,15 +57,13 @@ def is_whole(key: Any) -> bool:
     )
 
 
-def run_everything(locks: leasehold.Locks) -> set[str]:
+def run_everything(store: MongoStore, driver: ThreadDriver) -> set[str]:
     """Each operation of the store, in each of its ways; which they were."""
-    core: Any = locks._core
-    store = core.store
     done = set()
 
     def call(operation: str, *arguments: Any) -> Any:
         done.add(operation)
-        return core.call(getattr(store, operation)(*arguments))
+        return driver.run(getattr(store, operation)(*arguments), 20.0)
 
     def ask(name: str, **more: Any) -> Ask:
         return Ask(name, os.urandom(8).hex(), "me", "lock", None, 60 * SECOND, **more)
@@ -101,10 +103,9 @@ def test_every_command_says_which_document_it_is_for(mongodb_server: Any, databa
     """E5: an acquire is one `findAndModify` of one document."""
     sent = Sent()
     with pymongo.MongoClient[Any](mongodb_server.url, event_listeners=[sent]) as client:
-        with leasehold.connect(client[database.name], namespace=NAMESPACE) as locks:
-            done = run_everything(locks)
-    store: Any = type(locks._core.store)
-    operations = {name for name, value in vars(store).items() if callable(value) and not name.startswith("_")}
+        with opened(client[database.name], NAMESPACE) as (store, driver):
+            done = run_everything(store, driver)
+    operations = {name for name, value in vars(MongoStore).items() if callable(value) and not name.startswith("_")}
     assert done == operations, "or not everything was looked at"
     leases = [one for one in sent.commands if one.get(next(iter(one))) == "leasehold"]
     asked = [one for one in leases if next(iter(one)) not in ("createIndexes", "getMore", "killCursors")]
@@ -135,26 +136,26 @@ def test_every_command_says_which_document_it_is_for(mongodb_server: Any, databa
 )
 def test_another_shard_key_is_refused(database: Any, key: Any, level: str | None) -> None:
     """A cluster keeps the keys in `config.collections`, where any server can keep them."""
-    access = mongo_link.Access(mongo_link.link_from_client(database, ""), database.client)
+    access = Access(target_from_client(database, ""), database.client)
     router, this = {"msg": "isdbgrid"}, {"_id": f"{database.name}.leasehold"}
     kept = database.client["config"]["collections"]
     try:
         if key is not None:
             kept.insert_one({**this, "key": key})
-        found = list(mongo_admin._topology(access, router))
+        found = list(mongo_admin.topology(access, router))
         assert [f.level for f in found] == ["ok", *([level] if level else [])]
         assert "routers" in found[0].message
         if level:
             assert "sharded by" in found[1].message
             assert "hashed" in found[1].advice
             kept.update_one(this, {"$set": {"dropped": True}})
-            assert [f.level for f in mongo_admin._topology(access, router)] == ["ok"]
+            assert [f.level for f in mongo_admin.topology(access, router)] == ["ok"]
     finally:
         kept.delete_one(this)
 
 
 def test_the_errors_of_a_cluster_in_our_terms() -> None:
     error = pymongo.errors.OperationFailure("Query for sharded findAndModify must contain the shard key", 61)
-    told = mongo_link.translate(error, "MongoDB collection shop.leasehold")
+    told = translate(error, "MongoDB collection shop.leasehold")
     assert type(told) is leasehold.StoreNotReady
     assert "not sharded by `_id`" in str(told)

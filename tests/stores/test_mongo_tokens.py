@@ -8,9 +8,11 @@ from typing import Any
 
 import pymongo
 import pytest
+from mongo_listeners import opened
 
 import leasehold
-from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb import index as mongo_index
+from leasehold.stores.mongodb.index import INDEX
 from servers.mongodb import MongoDB
 
 pytestmark = pytest.mark.server
@@ -57,8 +59,8 @@ class AsTheDocument:
 
 def test_the_sequence_of_the_document(start_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A takes and releases, B takes and releases; C after a purge. The document promises 1, 2, …"""
-    monkeypatch.setattr(mongo_link, "INDEX_LIMIT", 60.0)
-    monkeypatch.setattr(mongo_link, "indexed", set())  # another server may have had this port
+    monkeypatch.setattr(mongo_index, "INDEX_LIMIT", 60.0)
+    monkeypatch.setattr(mongo_index, "indexed", set())  # another server may have had this port
     server = start_server(Purging)
     with pymongo.MongoClient[Any](server.url) as client, leasehold.connect(server.url) as locks:
         theirs = AsTheDocument(client.get_default_database()["distributed.locks"])
@@ -74,9 +76,9 @@ def test_the_sequence_of_the_document(start_server: Any, monkeypatch: pytest.Mon
         for _ in range(2):
             with locks.lock("myLock") as lease:
                 ours.append(lease.token)
-        core: Any = locks._core
-        core.driver.run(core.store.tidy(), 60.0)  # the keeper tries it for half a second, and then an hour later
-        assert mongo_link.INDEX in leases.index_information()
+        with opened(server.url) as (store, driver):
+            driver.run(store.tidy(), 60.0)  # the keeper tries it for half a second, and then an hour later
+        assert INDEX in leases.index_information()
         leases.update_one({"_id.name": "myLock"}, [{"$set": {"purge": "$$NOW"}}])  # as if a day had passed
         end = time.monotonic() + 60
         while leases.find_one({"_id.name": "myLock"}) is not None:

@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pymongo
 import pytest
 from mongo_databases import own_url
+from mongo_listeners import SETTLE, hearing, listening, queue
 from mongo_sent import Sent
 
 import leasehold
@@ -21,10 +23,13 @@ from leasehold.core import clock
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Holding, run_steps
 from leasehold.core.timing import FALLBACK, FIRST_TERM, WAITER_TTL
 from leasehold.stores.common.waiting import Wake
-from leasehold.stores.mongodb import link as mongo_link
+from leasehold.stores.mongodb import calls as mongo_calls
+from leasehold.stores.mongodb import driver as mongo_driver
+from leasehold.stores.mongodb import listening as mongo_listening
 from leasehold.stores.mongodb import records
 from leasehold.stores.mongodb import store as mongo
-from leasehold.stores.mongodb.waiting import GRACE, HORIZON, SHARE, Waiter, grace
+from leasehold.stores.mongodb.requests import Urgency
+from leasehold.stores.mongodb.waiting import GRACE, HORIZON, SHARE, QueuedAttempt, grace
 
 NOON = datetime(2030, 1, 1, 12)
 
@@ -59,9 +64,11 @@ class Server:
         }  # fmt: skip
 
     def handle(self, request: Any) -> Any:
-        if self.error is not None and not isinstance(request, mongo.Sender | Wake):
+        if self.error is not None and not isinstance(request, Urgency | mongo.Sender | Wake):
             raise self.error
         match request:
+            case Urgency():
+                return None
             case mongo.Sender():
                 return "session", 1
             case Wake(attempt):
@@ -72,7 +79,7 @@ class Server:
             case mongo.ChangeMany(changes):
                 self.sent.append("keep")
                 self.changes.append([change.name for change in changes])
-                return sum(self.is_kept(change) for change in changes)
+                return SimpleNamespace(modified_count=sum(self.is_kept(change) for change in changes))
             case mongo.Find(names):
                 self.sent.append("find")
                 return [self.document(name) for name in names]
@@ -323,6 +330,7 @@ def test_a_look_that_is_cut_off_ends_no_other(server: Server) -> None:
     server.queue("1a", "2b")
     server.now += FALLBACK
     steps = server.store.acquire(Ask("a", "1a", "me", "lock", None, 30 * SECOND, queue=True))
+    next(steps)  # its urgency
     assert isinstance(next(steps), mongo.ChangeMany)
     waiters = server.store.waiters
     waiters.reset()
@@ -380,7 +388,7 @@ def test_a_look_that_is_under_way_is_waited_for_but_not_for_long(server: Server)
 
 def test_who_was_granted_or_has_left_is_forgotten(server: Server) -> None:
     server.queue("1a", "2b")
-    run_steps(server.store._inherit(Ask("z", "9z", "me", "lock", None, SECOND), ("x", 1)), server.handle)
+    run_steps(server.store.acquire(Ask("z", "9z", "me", "lock", None, SECOND, heir=("x", 1))), server.handle)
     assert set(server.store.waiters) == {"1a", "2b"}
 
     def abandoned(request: Any) -> Any:
@@ -401,8 +409,8 @@ def test_who_was_granted_or_has_left_is_forgotten(server: Server) -> None:
     assert not server.store.waiters
 
 
-def waiter_of(busy: Busy, sent: float, limit: int = 1) -> Waiter:
-    return Waiter(Ask("x", "1x", "me", "lock", None, 30 * SECOND, limit=limit, queue=True), busy, sent)
+def waiter_of(busy: Busy, sent: float, limit: int = 1) -> QueuedAttempt:
+    return QueuedAttempt(Ask("x", "1x", "me", "lock", None, 30 * SECOND, limit=limit, queue=True), busy, sent)
 
 
 def test_what_is_told_of_the_holder_goes_with_the_time(server: Server) -> None:
@@ -498,7 +506,7 @@ class Idle(Server):
             assert self.now + min(FALLBACK, reply.expires_in) <= self.renewed + ttl + 0.25
             due[attempt] = self.now + min(FALLBACK, reply.expires_in)
             self.woken.clear()
-        return len(self.sent) / seconds + 1 / mongo_link.AWAIT
+        return len(self.sent) / seconds + 1 / mongo_calls.AWAIT
 
 
 SOME = pytest.mark.parametrize("attempts", [["1a"], ["1a", "2b"], ["1a", "2b", "3c", "4d", "5e"]], ids=len)
@@ -606,11 +614,8 @@ def test_an_idle_waiter_sends_next_to_nothing_also_when_the_holder_has_a_short_t
         lease = ours.lock("x", ttl=5).acquire()
         thread = threading.Thread(target=lambda: theirs.lock("x").acquire().release())
         thread.start()
-        driver: Any = theirs._core.driver
-        ends = time.monotonic() + 20
-        while not (driver._up and theirs._core.store.waiters):
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+        with pymongo.MongoClient[Any](url) as plain:
+            hearing(plain.get_default_database())
         time.sleep(6)  # by then the holder has renewed
         sent.names.clear()
         time.sleep(30.5)
@@ -658,19 +663,19 @@ async def test_each_of_many_that_wait_costs_one_command(url: str) -> None:
     async with pymongo.AsyncMongoClient[Any](url, event_listeners=[sent]) as client:
         async with aio.connect(url) as ours, aio.connect(client) as theirs:
             lease = await ours.lock("x", ttl=120).acquire()
-            driver: Any = theirs._core.driver
 
             async def take() -> None:
                 await (await theirs.lock("x").acquire()).release()
 
             tasks = [asyncio.create_task(take()) for _ in range(TURNS)]
-            waiters = theirs._core.store.waiters
-            ends = time.monotonic() + 60
-            while not (
-                driver._up and len(waiters) == TURNS and min(one.told for one in waiters.values()) > driver._since
-            ):
-                assert time.monotonic() < ends
-                await asyncio.sleep(0.01)
+            with pymongo.MongoClient[Any](url) as plain:
+                database = plain.get_default_database()
+                ends = time.monotonic() + 60
+                while len(queue(database)) < TURNS:
+                    assert time.monotonic() < ends
+                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(hearing, database)
+                await asyncio.sleep(SETTLE)
             sent.commands.clear()
             began = time.monotonic()
             await lease.release()
@@ -685,18 +690,17 @@ async def test_each_of_many_that_wait_costs_one_command(url: str) -> None:
 
 
 @pytest.mark.server
-def test_waiters_are_served_also_when_all_calls_get_lost(url: str) -> None:
+def test_waiters_are_served_also_when_all_calls_get_lost(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The push seems to be up, and is deaf."""
-    with leasehold.connect(url) as ours, leasehold.connect(url) as theirs:
-        driver: Any = theirs._core.driver
-        leases = [ours.lock(name, ttl=60).acquire() for name in NAMES]
-        theirs.inspect("x")
-        driver.listen("", None)
+    for module in (mongo_listening, mongo_driver):
+        monkeypatch.setattr(module, "callees", lambda call: iter(()))
+    with (
+        pymongo.MongoClient[Any](url) as plain,
+        leasehold.connect(url) as ours,
+        leasehold.connect(url) as theirs,
+    ):
         ends = time.monotonic() + 30
-        while not driver._up:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
-        driver._ring = lambda attempt, news=None: None
+        leases = [ours.lock(name, ttl=60).acquire() for name in NAMES]
         threads = [threading.Thread(target=lambda name=name: theirs.lock(name).acquire().release()) for name in NAMES]
         for thread in threads:
             thread.start()
@@ -708,4 +712,4 @@ def test_waiters_are_served_also_when_all_calls_get_lost(url: str) -> None:
         for thread in threads:
             thread.join(FALLBACK * 6)
             assert not thread.is_alive()
-        assert driver._up
+        assert listening(plain.get_default_database())

@@ -18,18 +18,12 @@ from pymongo.errors import OperationFailure, PyMongoError
 from ...core.timing import DEFAULT_TTL, FALLBACK, FIRST_TERM, safety_margin
 from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
 from . import calls as mongo_calls
-from .link import (
-    CALLS_SIZE,
-    FORBIDDEN,
-    INDEX,
-    NO_CALL,
-    SHARD_BY_ID,
-    Access,
-    link_from_client,
-    link_from_url,
-    translate,
-)
-from .stages import FORMAT
+from .access import Access
+from .calls import CALLS_SIZE, NO_CALL
+from .errors import EXISTS, FORBIDDEN, NOT_CAPPED, PUSH_REFUSED, SHARD_BY_ID, translate
+from .index import INDEX
+from .pipelines import FORMAT
+from .url import CALLS, target_from_client, target_from_url
 
 LEGACY = ("system_locks", "distributed.locks")
 """Default collections of the lock code that leasehold replaces (documents A and E)."""
@@ -79,7 +73,7 @@ def doctor(target: object) -> list[Finding]:
         hello = access.client.admin.command("hello")
         return [
             _version(access),
-            *_topology(access, hello),
+            *topology(access, hello),
             *_rights(access),
             *_indexes(access),
             _push(access),
@@ -94,15 +88,15 @@ def _refused(findings: Sequence[Finding]) -> bool:
 
 @contextmanager
 def _open(target: object) -> Iterator[Access]:
-    link = (link_from_url(target, "") if isinstance(target, str) else link_from_client(target, "")).for_threads()
-    client: Any = link.client or MongoClient(link.url, appname="leasehold")
+    found = (target_from_url(target, "") if isinstance(target, str) else target_from_client(target, "")).for_threads()
+    client: Any = found.client or MongoClient(found.url, appname="leasehold")
     try:
         with pymongo.timeout(LIMIT):
-            yield Access(link, client)
+            yield Access(found, client)
     except PyMongoError as error:
-        raise translate(error, link.where) from error
+        raise translate(error, found.where) from error
     finally:
-        if link.client is None:
+        if found.client is None:
             client.close()
 
 
@@ -122,7 +116,7 @@ def _clashing(access: Access, names: Collection[str]) -> Iterator[Finding]:
 
 def _make(access: Access, names: Collection[str], dry_run: bool) -> Iterator[Finding]:
     level = TO_DO if dry_run else DONE
-    where = access.link.where
+    where = access.target.where
     if access.leases.name not in names:
         if not dry_run:
             _unless_exists(lambda: access.database.create_collection(access.leases.name, check_exists=False))
@@ -152,7 +146,7 @@ def _unless_exists(make: Any) -> None:
     try:
         make()
     except OperationFailure as error:
-        if error.code != 48:  # another machine was faster
+        if error.code != EXISTS:  # another machine was faster
             raise
 
 
@@ -165,7 +159,7 @@ def _missing(legacy: Sequence[str], names: Collection[str]) -> Iterator[Finding]
 def _old_locks(access: Access, old: Sequence[str], names: Collection[str]) -> Iterator[Finding]:
     """Names with several records, and locks that are held."""
     if access.leases.name in old:
-        message = f"{access.link.where} holds the legacy locks"
+        message = f"{access.target.where} holds the legacy locks"
         yield Finding(ERROR, OLD, message, "give leasehold a collection of its own: remove ?collection= from the URL")
     for collection in old:
         by_name: dict[str, list[Mapping[str, Any]]] = {}
@@ -230,7 +224,7 @@ def _version(access: Access) -> Finding:
     return Finding(OK, "version", f"MongoDB {version}")
 
 
-def _topology(access: Access, hello: Mapping[str, Any]) -> Iterator[Finding]:
+def topology(access: Access, hello: Mapping[str, Any]) -> Iterator[Finding]:
     if hello.get("msg") == "isdbgrid":
         yield Finding(
             OK, "deployment", "sharded cluster: leases use the clocks of the mongos routers, so synchronise them"
@@ -268,7 +262,7 @@ def _shard_key(access: Access) -> Iterator[Finding]:
         return
     if found is not None and list(found["key"]) != ["_id"]:
         key = ", ".join(found["key"])
-        yield Finding(ERROR, "deployment", f"{access.link.where} is sharded by {key}, not by `_id`", SHARD_BY_ID)
+        yield Finding(ERROR, "deployment", f"{access.target.where} is sharded by {key}, not by `_id`", SHARD_BY_ID)
 
 
 def _clocks(hello: Mapping[str, Any]) -> Iterator[Finding]:
@@ -325,7 +319,7 @@ def _rights(access: Access) -> Iterator[Finding]:
         yield Finding(
             ERROR,
             "privileges",
-            f"this user may not {', '.join(missing)} on {access.link.where}",
+            f"this user may not {', '.join(missing)} on {access.target.where}",
             "grant find, insert, update and remove on it",
         )
     else:
@@ -381,7 +375,7 @@ def _push(access: Access) -> Finding:
     for way in mongo_calls.ways(access):
         try:
             with mongo_calls.open_cursor(access, way, "doctor") as cursor:
-                if cursor.alive and way == mongo_calls.CALLS and _missing_rights(access, access.calls.name, ["insert"]):
+                if cursor.alive and way == CALLS and _missing_rights(access, access.calls.name, ["insert"]):
                     message = f"this user receives wake-ups, but may not insert into {access.calls.name}: after its "
                     message += f"releases waiters notice up to {FALLBACK:g} s later"
                     return Finding(WARNING, "push", message, f"grant insert on {access.calls.name}")
@@ -389,11 +383,11 @@ def _push(access: Access) -> Finding:
                     return Finding(OK, "push", f"a release wakes its waiter by push ({way})")
             why.append(f"{access.calls.name} does not exist, or is empty")
         except OperationFailure as error:
-            if error.code == mongo_calls.NOT_CAPPED:
+            if error.code == NOT_CAPPED:
                 why.append(f"{access.calls.name} is not capped")
             elif error.code == FORBIDDEN:
                 why.append(f"this user may not listen by {way}")
-            elif error.code not in mongo_calls.REFUSALS:
+            elif error.code not in PUSH_REFUSED:
                 raise
     return Finding(WARNING, "push", f"waiters poll: {', '.join(why) or 'push=none'}", advice)
 

@@ -16,8 +16,8 @@ from ...core.protocol import BROKEN, GONE, RENEWED, Busy, Holding
 from ...core.timing import FIRST_TERM
 from ...errors import StoreNotReady, StoreUnavailable
 from ..common.forms import LONGEST, MOST, is_data, is_number
+from .pipelines import FORMAT, GRANTED, HELD, INTERRUPTED, RESTING, WAITING
 from .requests import Document
-from .stages import FORMAT, GRANTED, HELD, INTERRUPTED, RESTING, WAITING
 from .waiting import grace
 
 

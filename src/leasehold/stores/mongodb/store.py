@@ -1,15 +1,6 @@
-"""``mongodb://…/database?collection=…``: a standalone server, a replica set, or a cluster sharded by ``_id``.
+"""The dialect of the MongoDB store: what is asked for each operation, and how the answer is read.
 
-Stored shape, one document per name (:mod:`.pipelines` has the rules)::
-
-    {_id: {ns, name}, format, token, shape, limit,
-     holders: [{attempt, owner, kind, data, session, weight, ttl, rest, token, acquired, expires, state}],
-     queue:   [{attempt, owner, kind, data, session, weight, ttl, rest, expires, state}],
-     lapsed: {found_by, holders: who let it expire last}, abandoned: [{attempt, sent, found, expires}], note, purge,
-     call: "<ms> <session>/<attempt>/<token> …": whom the last change that called anybody has called, and when}
-
-A document with a note has no ``purge``, so that the TTL index leaves it alone. Durations are milliseconds, times are
-dates of the server's clock. :mod:`.calls` has how a call reaches its waiter.
+The package's own text says what is stored; :mod:`.pipelines` has the rules.
 """
 
 from __future__ import annotations
@@ -18,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pymongo.errors import OperationFailure
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
 from ...core import clock
 from ...core.protocol import (
@@ -41,39 +32,38 @@ from ...core.timing import FALLBACK
 from ...errors import StoreNotReady, StoreUnavailable
 from ..common.waiting import UNDER_WAY, Wake, looked
 from . import pipelines, records
-from .link import Link, link_from_client, link_from_url
-from .pipelines import with_ask
-from .requests import Change, ChangeMany, Document, Find, FindPage, Ring, Sender, Tidy
-from .stages import INTERRUPTED, RESTING
-from .waiting import CLOCK_AGE, KEPT, Waiter, Waiters
+from .errors import ACCESS_REFUSED, changed_of_some, is_race
+from .index import see_to_index
+from .pipelines import INTERRUPTED, RESTING, with_ask
+from .requests import Change, ChangeMany, Document, Find, FindPage, PassOn, Sender, Urgency
+from .url import Target, target_from_client, target_from_url
+from .waiting import CLOCK_AGE, KEPT, QueuedAttempt, QueuedAttempts
 
-REFUSALS = (13, 18)
-"""The server's codes for what is not allowed, and for wrong credentials: not about any record."""
 RACES = 50
 """How often an upsert may lose against another of the same name, which can happen once or twice, until it is odd."""
 
 
 def open_url(url: str, namespace: str) -> Opened:
-    return _open(link_from_url(url, namespace))
+    return _open(target_from_url(url, namespace))
 
 
 def open_client(client: object, namespace: str) -> Opened:
     """The user's own MongoClient, AsyncMongoClient, Database or Collection of either."""
-    return _open(link_from_client(client, namespace))
+    return _open(target_from_client(client, namespace))
 
 
-def _open(link: Link) -> Opened:
+def _open(target: Target) -> Opened:
     store = MongoStore()
 
     def threads() -> ThreadDriver:
         from .threads import MongoThreads
 
-        return MongoThreads(link.for_threads(), store.waiters)
+        return MongoThreads(target.for_threads(), store.waiters)
 
     def tasks() -> TaskDriver:
         from .tasks import MongoTasks
 
-        return MongoTasks(link.for_tasks(), store.waiters)
+        return MongoTasks(target.for_tasks(), store.waiters)
 
     return Opened(store, threads, tasks)
 
@@ -86,18 +76,13 @@ class MongoStore(Store):
     lacks: Mapping[str, str] = {}
 
     def __init__(self) -> None:
-        self.waiters = Waiters()
+        self.waiters = QueuedAttempts()
         self._unanswered: set[str] = set()  # attempts of which a command may yet arrive, until they end
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         waiter = self.waiters.get(ask.attempt)
-        return self._claim(ask, waiter) if waiter is not None and waiter.rung else self._acquire(ask, waiter)
-
-    def _claim(self, ask: Ask, waiter: Waiter) -> Steps[Reply]:
-        """It was called, and what it was granted lapses soon: under a name of its own, for its lane."""
-        return (yield from self._acquire(ask, waiter))
-
-    def _acquire(self, ask: Ask, waiter: Waiter | None) -> Steps[Reply]:
+        # An attempt that was called may have been granted the lease, for a short first term.
+        yield Urgency.SETTLE if waiter is not None and waiter.rung else Urgency.ACQUIRE
         if ask.heir is not None:
             return (yield from self._until_answered(ask.attempt, self._inherit(ask, ask.heir)))
         if waiter is not None and (known := (yield from looked(waiter, self._look(waiter)))) is not None:
@@ -105,7 +90,7 @@ class MongoStore(Store):
         sent = clock.now()
         reply = yield from self._until_answered(ask.attempt, self._ask(ask))
         if isinstance(reply, Busy) and reply.place is not None:
-            self.waiters[ask.attempt] = Waiter(ask, reply, sent)
+            self.waiters[ask.attempt] = QueuedAttempt(ask, reply, sent)
         else:
             self.waiters.pop(ask.attempt, None)
         return reply
@@ -126,10 +111,10 @@ class MongoStore(Store):
 
     def _ask(self, ask: Ask) -> Steps[Reply]:
         session, sent = yield Sender()
-        stages = with_ask(_ask(ask, session, sent), pipelines.ACQUIRE)
+        stages = with_ask(arguments(ask, session, sent), pipelines.ACQUIRE)
         document = yield from _upsert(ask.name, stages, waiter=ask.attempt)
         gone = records.taken_from(document, ask.attempt, sent)
-        yield from _ring(document)
+        yield from _call(document)
         for holder in document["holders"]:
             if holder["attempt"] == ask.attempt and holder["state"] != INTERRUPTED:
                 taken_from = None if gone is None else records.holding(ask.name, gone, document)
@@ -138,7 +123,7 @@ class MongoStore(Store):
             return Mismatch(document["shape"], document["limit"])
         return records.busy(ask.name, document)
 
-    def _look(self, waiter: Waiter) -> Steps[Busy | None]:
+    def _look(self, waiter: QueuedAttempt) -> Steps[Busy | None]:
         """How the name stands, if there is no need to ask for this one alone."""
         look = self.waiters.begin_look()
         if look is None:
@@ -152,10 +137,10 @@ class MongoStore(Store):
             look.release()
         return known
 
-    def _look_for(self, waiters: Sequence[Waiter], looker: Waiter) -> Steps[None]:
+    def _look_for(self, waiters: Sequence[QueuedAttempt], looker: QueuedAttempt) -> Steps[None]:
         """Keep the places of all of them. If not all have one still, or a holder may expire soon: see who."""
         sent = clock.now()
-        of_name: dict[str, list[Waiter]] = {}
+        of_name: dict[str, list[QueuedAttempt]] = {}
         for waiter in waiters:
             of_name.setdefault(waiter.ask.name, []).append(waiter)
         oldest = sent - min(waiter.kept for waiter in waiters)
@@ -164,13 +149,13 @@ class MongoStore(Store):
             kept = False
             if horizon:
                 changes = [_keep_places(each, max(one.horizon for one in each)) for each in of_name.values()]
-                kept = (yield ChangeMany(changes)) == len(changes)
+                kept = (yield from _change_many(changes)) == len(changes)
                 if kept and sent - min(waiter.told for waiter in waiters) < CLOCK_AGE:
                     for waiter in waiters:
                         waiter.keep(sent)
                     return
             if not kept:
-                yield ChangeMany([_keep_places(each) for each in of_name.values()])
+                yield from _change_many([_keep_places(each) for each in of_name.values()])
             for waiter in waiters:
                 waiter.kept = sent
         sent = clock.now()
@@ -188,22 +173,23 @@ class MongoStore(Store):
 
     def _inherit(self, ask: Ask, heir: tuple[str, int]) -> Steps[Reply]:
         session, sent = yield Sender()
-        arguments = {**_ask(ask, session, sent), "heir": {"attempt": heir[0], "token": heir[1]}}
-        document = yield from _change(Change(ask.name, with_ask(arguments, pipelines.INHERIT)))
+        inherited = {**arguments(ask, session, sent), "heir": {"attempt": heir[0], "token": heir[1]}}
+        document = yield from _change(Change(ask.name, with_ask(inherited, pipelines.INHERIT)))
         if document is None:
             return Missing()
-        yield from _ring(document)
+        yield from _call(document)
         mine = next((one for one in document["holders"] if one["attempt"] == ask.attempt), None)
         return Missing() if mine is None or mine["state"] == INTERRUPTED else Grant(int(mine["token"]))
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
+        yield Urgency.RENEW
         mark = os.urandom(8).hex()
         changes = []
         for each in batch:
             ask = {"attempt": each.attempt, "token": each.token, "ttl": _term(each.ttl), "mark": mark}
             holder = {"attempt": each.attempt, "token": each.token}
-            changes.append(Change(each.name, with_ask(ask, pipelines.RENEW), where=_held_by(holder)))
-        if (yield ChangeMany(changes)) == len(batch):
+            changes.append(Change(each.name, with_ask(ask, pipelines.RENEW), where=held_by(holder)))
+        if (yield from _change_many(changes)) == len(batch):
             return [RENEWED] * len(batch)
         documents: Sequence[Document] = yield Find(sorted({each.name for each in batch}))
         held: dict[tuple[str, str, int], tuple[Document, Any]] = {}
@@ -224,69 +210,80 @@ class MongoStore(Store):
         ]
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
+        yield Urgency.SETTLE
         ask = {"attempt": attempt, "token": token}
         stages = with_ask(ask, pipelines.RELEASE)
         stuck = attempt in self._unanswered
         if stuck:
             _, sent = yield Sender()
             stages = with_ask({**ask, **_note(sent)}, pipelines.RELEASE_AND_NOTE)
-        document = yield from _change(Change(name, stages, where=_held_by(ask)))
+        document = yield from _change(Change(name, stages, where=held_by(ask)))
         if document is None:
             if stuck:  # it is another's or nobody's, until what is stuck takes it
-                yield from self.abandon(name, attempt)
+                yield from self._abandon(name, attempt)
             return False
         self._unanswered.discard(attempt)
-        yield from _ring(document)
+        yield from _call(document)
         return not records.has_lapsed(document, attempt, token)
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        yield Urgency.SETTLE
+        return (yield from self._abandon(name, attempt))
+
+    def _abandon(self, name: str, attempt: str) -> Steps[bool]:
         self.waiters.pop(attempt, None)
         stuck = attempt in self._unanswered
         _, sent = yield Sender()
         document = yield from _upsert(name, with_ask({"attempt": attempt, **_note(sent, stuck)}, pipelines.ABANDON))
         self._unanswered.discard(attempt)
-        yield from _ring(document)
+        yield from _call(document)
         return bool(document["abandoned"][-1]["found"])
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
+        yield Urgency.SETTLE
         document = yield from _change(Change(name, with_ask({}, pipelines.INTERRUPT)))
         if document is None:
             return False
-        yield from _ring(document)
+        yield from _call(document)
         held = [one for one in document["holders"] if one["state"] != RESTING or force]
         if force and held:
             evicted = yield from _change(Change(name, with_ask({}, pipelines.EVICT)))
             if evicted is not None:
-                yield from _ring(evicted)
+                yield from _call(evicted)
         return bool(held)
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
+        yield Urgency.SETTLE
         documents: Sequence[Document] = yield FindPage(prefix, after, count)
         found = [held for name, document in records.checked(documents) for held in records.holdings(name, document)]
         return found, documents[-1]["_id"]["name"] if len(documents) == count else None
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
+        yield Urgency.SETTLE
         documents: Sequence[Document] = yield Find([name])
         found = [records.check(name, document) for document in documents]
         return [held for document in found for held in records.holdings(name, document) if held.expires_in > 0]
 
     def read_note(self, name: str) -> Steps[str | None]:
+        yield Urgency.SETTLE
         for document in (yield Find([name], settled=True)):
             text: str | None = records.check(name, document).get("note")
             return text
         return None
 
     def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
+        yield Urgency.SETTLE
         holder = {"attempt": attempt, "token": token}
         stages = with_ask({**holder, "text": text}, pipelines.WRITE_NOTE)
-        document = yield from _change(Change(name, stages, where=_held_by(holder)))
+        document = yield from _change(Change(name, stages, where=held_by(holder)))
         if document is None:
             return False
         mine = next(one for one in document["holders"] if (one["attempt"], one["token"]) == (attempt, token))
         return bool(mine["expires"] > document["now"] and mine["state"] != INTERRUPTED)
 
     def tidy(self) -> Steps[None]:
-        yield Tidy()
+        yield Urgency.SETTLE
+        yield from see_to_index()
 
 
 def _change(change: Change) -> Steps[Document | None]:
@@ -297,12 +294,14 @@ def _change(change: Change) -> Steps[Document | None]:
     try:
         document: Document | None = yield change
     except OperationFailure as error:
-        if error.code in REFUSALS:
+        if error.code in ACCESS_REFUSED:
             raise
-        # What is in the record may be why.
-        for found in (yield Find([change.name])):
-            records.check(change.name, found)
-        raise
+        if not (isinstance(error, DuplicateKeyError) and is_race(error)):
+            # What is in the record may be why.
+            for found in (yield Find([change.name])):
+                records.check(change.name, found)
+            raise
+        document = None
     if document is not None and "now" in document:
         return records.check(change.name, document)
     for found in (yield Find([change.name])):
@@ -311,6 +310,15 @@ def _change(change: Change) -> Steps[Document | None]:
             return {**records.placed(document, change.waiter), "now": found["now"], "retried": True}
         records.check(change.name, found)
     return None
+
+
+def _change_many(changes: Sequence[Change]) -> Steps[int]:
+    """How many documents have changed."""
+    try:
+        changed: int = (yield ChangeMany(changes)).modified_count
+    except BulkWriteError as error:
+        changed = changed_of_some(error, len(changes))
+    return changed
 
 
 def _upsert(name: str, stages: Sequence[Document], waiter: str | None = None) -> Steps[Document]:
@@ -325,11 +333,11 @@ def _upsert(name: str, stages: Sequence[Document], waiter: str | None = None) ->
     )
 
 
-def _held_by(holder: Document) -> Document:
+def held_by(holder: Document) -> Document:
     return {"holders": {"$elemMatch": holder}}
 
 
-def _keep_places(waiters: Sequence[Waiter], horizon: float | None = None) -> Change:
+def _keep_places(waiters: Sequence[QueuedAttempt], horizon: float | None = None) -> Change:
     """In the queue of one name: with a ``horizon`` only if all have one, and no holder expires in so many seconds.
 
     In one go, for each change writes the whole queue."""
@@ -340,7 +348,7 @@ def _keep_places(waiters: Sequence[Waiter], horizon: float | None = None) -> Cha
     return Change(waiters[0].ask.name, with_ask(ask, pipelines.KEEP_PLACES), where={"queue.0": {"$exists": True}})
 
 
-def _ask(ask: Ask, session: str, sent: int) -> dict[str, Any]:
+def arguments(ask: Ask, session: str, sent: int) -> dict[str, Any]:
     permit = {
         "attempt": ask.attempt,
         "owner": ask.owner,
@@ -373,8 +381,8 @@ def _term(microseconds: int) -> int:
     return -(-microseconds // 1000) + 1
 
 
-def _ring(document: Document) -> Steps[None]:
+def _call(document: Document) -> Steps[None]:
     """Call whom this change has called (or another one in the same millisecond: that does no harm)."""
     call = document.get("call")
     if call is not None and ("retried" in document or call.startswith(f"{records.ms(document['now'])} ")):
-        yield Ring(call)
+        yield PassOn(call)

@@ -1,4 +1,4 @@
-"""What is known of one who waits, and for how long that will do. See :mod:`.waiting`."""
+"""What is known of an attempt that waits, and for how long that will do: see :mod:`leasehold.stores.common.waiting`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def grace(ttl: float) -> float:
     return min(GRACE, ttl / 6) if ttl * 2 / 3 < FALLBACK else 0.0
 
 
-class Waiter:
+class QueuedAttempt:
     """One attempt in the queue of its name. Times are local ones."""
 
     __slots__ = ("ask", "due", "expires", "grace", "horizon", "kept", "reply", "rung", "seen", "told")
@@ -88,4 +88,4 @@ class Waiter:
         return self.reply._replace(holder=holder, expires_in=wait, now=at)
 
 
-Waiters = waiting.Waiters[Waiter]
+QueuedAttempts = waiting.Waiters[QueuedAttempt]
