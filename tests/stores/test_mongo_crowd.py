@@ -19,11 +19,11 @@ from mongo_sent import Sent
 import leasehold
 from leasehold import aio
 from leasehold.core import timing
-from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Renewal, TaskDriver, ThreadDriver
+from leasehold.core.protocol import SECOND, Ask, Grant, Renewal, TaskDriver, ThreadDriver
 from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb.requests import Urgency
 from leasehold.stores.mongodb.store import MongoStore
-from leasehold.stores.mongodb.waiting import QueuedAttempt
+from leasehold.stores.mongodb.waiters import WaitingAttempt
 from servers.proxy import Proxy
 
 pytestmark = pytest.mark.server
@@ -64,9 +64,9 @@ def test_waiter_that_was_called_does_not_wait_behind_acquires() -> None:
     """What it was granted would lapse."""
     store = MongoStore()
     waits = ask("x")._replace(queue=True)
-    store.waiters[waits.attempt] = QueuedAttempt(waits, Busy(None, 0, 10.0), 1000.0)
+    store.waiters[waits.attempt] = WaitingAttempt(alone=True, asked=1000.0)
     assert next(store.acquire(waits)) is Urgency.ACQUIRE
-    store.waiters.ring(waits.attempt)
+    store.waiters[waits.attempt].called = True
     assert next(store.acquire(waits)) is Urgency.SETTLE
 
 

@@ -47,7 +47,6 @@ class Bench:
         self.rings: list[tuple[str, str]] = []
 
     def run(self, steps: Any) -> Any:
-        self.store.waiters.clear()  # each asks for itself
         return run_steps(steps, self.handle)
 
     def lose(self, steps: Any) -> None:
@@ -289,7 +288,6 @@ def test_an_answer_does_not_grow_with_the_queue(bench: Bench) -> None:
 
     asks = [Ask("n", attempt, "o", "lock", None, 30 * SECOND, queue=True) for attempt in ("a", "b", "$token", "d")]
     for ask in (*asks, asks[2], asks[0]._replace(attempt="e", queue=False)):
-        bench.store.waiters.clear()
         run_steps(bench.store.acquire(ask), handle)
     assert [(one["waiters"], one["place"]) for one in answers] == [(0, -1), (1, 0), (2, 1), (3, 2), (3, 1), (3, -1)]
     assert not any("queue" in one for one in answers)
@@ -298,10 +296,10 @@ def test_an_answer_does_not_grow_with_the_queue(bench: Bench) -> None:
 # Places that are kept for many at once.
 
 
-def keep(bench: Bench, *attempts: str, horizon: int | None = None) -> list[str]:
+def keep(bench: Bench, *attempts: str) -> list[str]:
     """Whose expiry has changed; that anything has is told."""
     before = {one["attempt"]: one["expires"] for one in bench.document()["queue"]}
-    stages = mongo.with_ask({"attempts": attempts, "horizon": horizon}, mongo.pipelines.KEEP_PLACES)
+    stages = mongo.with_ask({"attempts": attempts}, mongo.pipelines.KEEP_PLACES)
     changed = bench.handle(mongo.ChangeMany([mongo.Change("n", stages)])).modified_count
     after = {one["attempt"]: one["expires"] for one in bench.document()["queue"]}
     kept = [attempt for attempt in after if after[attempt] != before[attempt]]
@@ -321,34 +319,15 @@ def line_up(bench: Bench, ttl: int) -> None:
 
 def test_the_places_of_many_are_kept_and_no_others(bench: Bench) -> None:
     line_up(bench, 30)
-    assert keep(bench, "a", "c", horizon=6000) == ["a", "c"]
+    assert keep(bench, "a", "gone", "c") == ["a", "c"]
     assert keep(bench, "c", "b") == ["b"]  # c has it from just now
     bench.now += timedelta(seconds=1)
-    assert keep(bench, "c", "a", "b", horizon=6000) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize("hours", [0, 3])
-def test_with_a_horizon_places_are_kept_only_if_nobody_has_left(bench: Bench, hours: int) -> None:
-    """Or the change would look like that of all. The date of purge moves by the hour."""
-    line_up(bench, 30)
-    bench.now += timedelta(hours=hours)
-    bench.collection.update_one({}, {"$set": {"queue.$[].expires": bench.now + timedelta(seconds=9)}})
-    before = bench.document()
-    assert keep(bench, "a", "gone", "c", horizon=6000) == []
-    assert bench.document() == before
-    assert keep(bench, "a", "gone", "c") == ["a", "c"]
-
-
-def test_with_a_horizon_places_are_kept_only_if_no_holder_expires_within_it(bench: Bench) -> None:
-    line_up(bench, 10)
-    assert keep(bench, "a", "b", "c", horizon=5001) == []  # ttl is 1 ms longer
-    assert keep(bench, "a", "b", "c", horizon=5000) == ["a", "b", "c"]
+    assert keep(bench, "c", "a", "b") == ["a", "b", "c"]
 
 
 def test_a_place_that_has_expired_is_not_kept(bench: Bench) -> None:
     line_up(bench, 60)
     bench.now += timedelta(seconds=10.5)
-    assert keep(bench, "c", horizon=6000) == []  # who asks next clears them away
     assert keep(bench, "a", "b", "c") == ["c"]
 
 

@@ -28,6 +28,8 @@ pytestmark = pytest.mark.server
 
 NAMESPACE = "team"
 WRITES = ("findAndModify", "update")
+SOON = {"$add": ["$$NOW", 5000]}
+"""A place that lasts no longer is refreshed by the next check."""
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def is_whole(key: Any) -> bool:
     )
 
 
-def run_everything(store: MongoStore, driver: ThreadDriver) -> set[str]:
+def run_everything(store: MongoStore, driver: ThreadDriver, leases: Any) -> set[str]:
     """Each operation of the store, in each of its ways; which they were."""
     done = set()
 
@@ -78,11 +80,9 @@ def run_everything(store: MongoStore, driver: ThreadDriver) -> set[str]:
     waiting = [ask("a", queue=True), ask("b", queue=True)]
     for each in waiting:
         call("acquire", each)
-    for kept in (1.0, 60.0):  # one look for both of them: a short one, and one that keeps their places
-        for each in waiting:
-            waiter = store.waiters[each.attempt]
-            waiter.due, waiter.seen, waiter.kept = 0.0, 0.0, waiter.kept - kept
-        call("acquire", waiting[0])
+    call("keep_waiting", waiting)
+    leases.update_many({"queue.0": {"$exists": True}}, [{"$set": {"queue.expires": SOON}}])
+    call("keep_waiting", waiting)  # and refresh their places
     call("inspect", "a")
     call("scan", "", "", 100)
     call("scan", "a", "a", 100)
@@ -104,7 +104,7 @@ def test_every_command_says_which_document_it_is_for(mongodb_server: Any, databa
     sent = Sent()
     with pymongo.MongoClient[Any](mongodb_server.url, event_listeners=[sent]) as client:
         with opened(client[database.name], NAMESPACE) as (store, driver):
-            done = run_everything(store, driver)
+            done = run_everything(store, driver, database["leasehold"])
     operations = {name for name, value in vars(MongoStore).items() if callable(value) and not name.startswith("_")}
     assert done == operations, "or not everything was looked at"
     leases = [one for one in sent.commands if one.get(next(iter(one))) == "leasehold"]

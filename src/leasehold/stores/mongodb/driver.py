@@ -19,7 +19,7 @@ from .errors import refuses_push, translate
 from .listening import CallListener
 from .requests import Urgency
 from .url import Target
-from .waiting import QueuedAttempts
+from .waiters import WaitingAttempts
 
 
 class Lane:
@@ -55,15 +55,15 @@ class MongoDriver:
     client: type[Any]
     semaphore: type[Any]
 
-    def __init__(self, target: Target, waiters: QueuedAttempts | None = None) -> None:
+    def __init__(self, target: Target, waiters: WaitingAttempts | None = None) -> None:
         self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._target = target
-        self._waiters = QueuedAttempts() if waiters is None else waiters
+        self._waiters: WaitingAttempts = {} if waiters is None else waiters
         self._reset()
 
     def _reset(self) -> None:
         """Forget all that was bound to the process, or to the event loop."""
-        self._waiters.reset()
+        self._waiters.clear()
         self._mutex = threading.Lock()
         self._access: Access | None = None
         self._lanes: dict[Urgency, Lane] = {}
@@ -108,17 +108,18 @@ class MongoDriver:
         """Whether every call since the last answer to this attempt is received. An answer from before the cursor was
         opened may be out of date: then the attempt asks again."""
         waiter = self._waiters.get(attempt)
-        return self._calls.up and (waiter is None or waiter.told >= self._calls.since)
+        return self._calls.up and (waiter is None or waiter.asked >= self._calls.since)
 
     def forget(self, attempt: str) -> None:
         self._calls.attempts.discard(attempt)
         self._waiters.pop(attempt, None)
 
     def _ring(self, attempt: str, news: Grant | Busy | None) -> None:
-        if isinstance(news, Busy):
-            waiter = self._waiters.get(attempt)
-            news = None if waiter is None else waiter.give_time(news)
-        self._waiters.ring(attempt)
+        waiter = self._waiters.get(attempt)
+        if waiter is not None:
+            waiter.called = True
+            if isinstance(news, Busy) and not waiter.alone:
+                news = None  # another holder may expire sooner than the one that the call is about
         self.on_ring(attempt, news)
 
     def _pass_on(self, call: str) -> Steps[None]:

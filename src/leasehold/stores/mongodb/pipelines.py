@@ -240,22 +240,10 @@ WRITE_NOTE = encode(
 )
 """``ask``: attempt, token, text (None: to delete it)."""
 
-_ALL_THERE = every(
-    {"$setIsSubset": ["$ask.attempts", "$queue.attempt"]},
-    {"$gt": [{"$min": "$holders.expires"}, later("$ask.horizon")]},
-    {"$gt": [{"$min": "$queue.expires"}, NOW]},
-)
 _KEPT = mapped("$queue", every({"$in": ["$$one.attempt", "$ask.attempts"]}, LIVE), {"expires": later(WAITER_MS)})
 
-KEEP_PLACES = encode(
-    change(can=either(equal("$ask.horizon", None), _ALL_THERE)),
-    # Otherwise nothing changes at all: that a document has changed means that all places were kept.
-    change(queue=if_else("$can", _KEPT, "$queue")),
-    change(purge=if_else("$can", PURGE, "$purge")),
-    FORGET,
-)
-"""``ask``: attempts that wait, and horizon (ms). Keeps all their places if all are there, no place has expired, and no
-holder expires within the horizon. Horizon None: keeps the places that are there. For a document that has a queue."""
+KEEP_PLACES = encode(change(queue=_KEPT), change(purge=PURGE), FORGET)
+"""``ask``: attempts, which wait. For a document that has a queue."""
 
 # Release.
 

@@ -13,12 +13,11 @@ from typing import Any
 from ...core import checks
 from ...core.log import WARNING, log
 from ...core.protocol import BROKEN, GONE, RENEWED, Busy, Holding
-from ...core.timing import FIRST_TERM
+from ...core.timing import STAGGER, WAITER_TTL
 from ...errors import StoreNotReady, StoreUnavailable
 from ..common.forms import LONGEST, MOST, is_data, is_number
 from .pipelines import FORMAT, GRANTED, HELD, INTERRUPTED, RESTING, WAITING
 from .requests import Document
-from .waiting import grace
 
 
 def ms(moment: datetime) -> int:
@@ -26,6 +25,7 @@ def ms(moment: datetime) -> int:
 
 
 _EPOCH, _MS = datetime(1970, 1, 1), timedelta(milliseconds=1)
+_HALF = timedelta(seconds=WAITER_TTL / 2)
 
 
 def taken_from(document: Document, attempt: str, sent: int) -> Document | None:
@@ -57,23 +57,27 @@ def outcome(name: str, found: tuple[Document, datetime] | None, mark: str) -> st
     return StoreUnavailable(f"{name!r} is held, but it is unknown whether this renewal succeeded")
 
 
-def standings(name: str, attempts: Iterable[str], document: Document | None) -> Iterator[Busy | None]:
-    """How each stands that waits; None when it has to ask: it may be its turn, or it clears away what has expired."""
-    if document is None:  # or it is not to be read: who asks for itself is told why
-        for _ in attempts:
-            yield None
+def standings(name: str, attempts: Iterable[str], document: Document | None) -> Iterator[tuple[str, Busy | None]]:
+    """The answer for each waiter; None if it has to acquire itself: it may be its turn, or its place is gone."""
+    if document is None:  # or damaged: an acquire says how
+        yield from ((attempt, None) for attempt in attempts)
         return
     holders, queue, now = document["holders"], document["queue"], document["now"]
     alive = [waiter for waiter in queue if waiter["expires"] > now]
     places = {waiter["attempt"]: place for place, waiter in enumerate(alive)}
     reply = busy(name, {**document, "waiters": len(alive), "place": 0})
-    expired = len(alive) < len(queue) or any(holder["expires"] <= now for holder in holders)
+    expired = max(((now - holder["expires"]).total_seconds() for holder in holders), default=-1.0)
     for attempt in attempts:
         place = places.get(attempt)
-        if place is None or (place == 0 and (expired or not holders)):
-            yield None
+        if place is None or (place == 0 and (len(alive) < len(queue) or not holders)) or expired >= STAGGER * place:
+            yield attempt, None
         else:
-            yield reply._replace(place=place)
+            yield attempt, reply._replace(place=place)
+
+
+def is_stale(document: Document) -> bool:
+    """Whether a place in the queue has used up half of the time that it lasts."""
+    return any(waiter["expires"] < document["now"] + _HALF for waiter in document["queue"])
 
 
 def placed(document: Document, attempt: str | None) -> Document:
@@ -86,15 +90,9 @@ def busy(name: str, document: Document) -> Busy:
     now, place = document["now"], document["place"]
     first = min(document["holders"], key=lambda holder: holder["expires"], default=None)
     holder = None if first is None else holding(name, first, document)
-    wait = None if first is None or holder is None else holder.expires_in + _grace(first)
+    wait = None if holder is None else holder.expires_in
     # The clock is cut to the ms: it was not later than this.
     return Busy(holder, None if place < 0 else place, wait, now=(ms(now) + 1) * 1000, token=document.get("token"))
-
-
-def _grace(holder: Document) -> float:
-    """For one that has renewed its term, and so is likely to do it again."""
-    renewed = holder["expires"] - holder["acquired"] > timedelta(milliseconds=holder["ttl"], seconds=FIRST_TERM)
-    return grace(holder["ttl"] / 1000) if renewed and holder["state"] == HELD else 0.0
 
 
 def holdings(name: str, document: Document) -> Iterator[Holding]:

@@ -28,16 +28,14 @@ from ...core.protocol import (
     TaskDriver,
     ThreadDriver,
 )
-from ...core.timing import FALLBACK
 from ...errors import StoreNotReady, StoreUnavailable
-from ..common.waiting import UNDER_WAY, Wake, looked
 from . import pipelines, records
 from .errors import ACCESS_REFUSED, changed_of_some, is_race
 from .index import see_to_index
 from .pipelines import INTERRUPTED, RESTING, with_ask
 from .requests import Change, ChangeMany, Document, Find, FindPage, PassOn, Sender, Urgency
 from .url import Target, target_from_client, target_from_url
-from .waiting import CLOCK_AGE, KEPT, QueuedAttempt, QueuedAttempts
+from .waiters import WaitingAttempt, WaitingAttempts
 
 RACES = 50
 """How often an upsert may lose against another of the same name, which can happen once or twice, until it is odd."""
@@ -74,23 +72,22 @@ class MongoStore(Store):
     scheme = "mongodb"
     fair = True
     lacks: Mapping[str, str] = {}
+    keeps_places = True
 
     def __init__(self) -> None:
-        self.waiters = QueuedAttempts()
+        self.waiters: WaitingAttempts = {}
         self._unanswered: set[str] = set()  # attempts of which a command may yet arrive, until they end
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         waiter = self.waiters.get(ask.attempt)
         # An attempt that was called may have been granted the lease, for a short first term.
-        yield Urgency.SETTLE if waiter is not None and waiter.rung else Urgency.ACQUIRE
+        yield Urgency.SETTLE if waiter is not None and waiter.called else Urgency.ACQUIRE
         if ask.heir is not None:
             return (yield from self._until_answered(ask.attempt, self._inherit(ask, ask.heir)))
-        if waiter is not None and (known := (yield from looked(waiter, self._look(waiter)))) is not None:
-            return known
         sent = clock.now()
         reply = yield from self._until_answered(ask.attempt, self._ask(ask))
         if isinstance(reply, Busy) and reply.place is not None:
-            self.waiters[ask.attempt] = QueuedAttempt(ask, reply, sent)
+            self.waiters[ask.attempt] = WaitingAttempt(alone=ask.limit == 1, asked=sent)
         else:
             self.waiters.pop(ask.attempt, None)
         return reply
@@ -123,53 +120,26 @@ class MongoStore(Store):
             return Mismatch(document["shape"], document["limit"])
         return records.busy(ask.name, document)
 
-    def _look(self, waiter: QueuedAttempt) -> Steps[Busy | None]:
-        """How the name stands, if there is no need to ask for this one alone."""
-        look = self.waiters.begin_look()
-        if look is None:
-            return waiter.answer(UNDER_WAY) if self.waiters.look_is_under_way() else None
-        try:
-            known = waiter.answer()
-            if known is None and len(waiters := self.waiters.asleep()) > 1:
-                yield from self._look_for(waiters, waiter)
-                known = waiter.answer()
-        finally:
-            look.release()
-        return known
-
-    def _look_for(self, waiters: Sequence[QueuedAttempt], looker: QueuedAttempt) -> Steps[None]:
-        """Keep the places of all of them. If not all have one still, or a holder may expire soon: see who."""
+    def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:
+        yield Urgency.SETTLE
         sent = clock.now()
-        of_name: dict[str, list[QueuedAttempt]] = {}
-        for waiter in waiters:
-            of_name.setdefault(waiter.ask.name, []).append(waiter)
-        oldest = sent - min(waiter.kept for waiter in waiters)
-        horizon = min(waiter.horizon for waiter in waiters)
-        if oldest > (FALLBACK / 2 if horizon > FALLBACK else KEPT):
-            kept = False
-            if horizon:
-                changes = [_keep_places(each, max(one.horizon for one in each)) for each in of_name.values()]
-                kept = (yield from _change_many(changes)) == len(changes)
-                if kept and sent - min(waiter.told for waiter in waiters) < CLOCK_AGE:
-                    for waiter in waiters:
-                        waiter.keep(sent)
-                    return
-            if not kept:
-                yield from _change_many([_keep_places(each) for each in of_name.values()])
-            for waiter in waiters:
-                waiter.kept = sent
-        sent = clock.now()
-        documents = dict(records.checked((yield Find(sorted(of_name)))))
-        for name, each in of_name.items():
-            replies = records.standings(name, (one.ask.attempt for one in each), documents.get(name))
-            for waiter, reply in zip(each, replies, strict=True):
-                if reply is None:
-                    waiter.rung = True
-                else:
-                    waiter.tell(reply, sent)
-                if waiter is not looker and (waiter.rung or (waiter.reply.place == 0 and waiter.expires < waiter.due)):
-                    waiter.due = 0.0
-                    yield Wake(waiter.ask.attempt)
+        attempts: dict[str, list[str]] = {}
+        for ask in batch:
+            attempts.setdefault(ask.name, []).append(ask.attempt)
+        documents = dict(records.checked((yield Find(sorted(attempts)))))
+        # One change per name: each writes the whole queue.
+        stale = [
+            _keep_places(name, attempts[name]) for name, document in documents.items() if records.is_stale(document)
+        ]
+        if stale:
+            yield from _change_many(stale)
+        answers: dict[tuple[str, str], Busy | None] = {}
+        for name, waiting in attempts.items():
+            for attempt, busy in records.standings(name, waiting, documents.get(name)):
+                answers[name, attempt] = busy
+                if busy is not None and (waiter := self.waiters.get(attempt)) is not None:
+                    waiter.asked = sent
+        return [answers[ask.name, ask.attempt] for ask in batch]
 
     def _inherit(self, ask: Ask, heir: tuple[str, int]) -> Steps[Reply]:
         session, sent = yield Sender()
@@ -337,15 +307,9 @@ def held_by(holder: Document) -> Document:
     return {"holders": {"$elemMatch": holder}}
 
 
-def _keep_places(waiters: Sequence[QueuedAttempt], horizon: float | None = None) -> Change:
-    """In the queue of one name: with a ``horizon`` only if all have one, and no holder expires in so many seconds.
-
-    In one go, for each change writes the whole queue."""
-    ask = {
-        "attempts": [waiter.ask.attempt for waiter in waiters],
-        "horizon": None if horizon is None else int(horizon * 1000),
-    }
-    return Change(waiters[0].ask.name, with_ask(ask, pipelines.KEEP_PLACES), where={"queue.0": {"$exists": True}})
+def _keep_places(name: str, attempts: Sequence[str]) -> Change:
+    stages = with_ask({"attempts": attempts}, pipelines.KEEP_PLACES)
+    return Change(name, stages, where={"queue.0": {"$exists": True}})
 
 
 def arguments(ask: Ask, session: str, sent: int) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from ...core import clock
 from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreUnavailable
 from ..common.main_thread import name_of
-from ..common.waiting import Wake
 from .access import CLOSING, Access
 from .driver import Lane, MongoDriver
 from .errors import translate
@@ -91,8 +90,6 @@ class MongoTasks(MongoDriver):
         match request:
             case Sender():
                 return self._calls.session, clock.now_us()
-            case Wake(attempt):
-                return self.on_ring(attempt)
             case PassOn(call):
                 return await await_steps(self._pass_on(call), self._handle)
             case Sleep(seconds):

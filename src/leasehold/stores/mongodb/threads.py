@@ -16,7 +16,6 @@ from ...core.protocol import Busy, Steps, T, run_steps
 from ...errors import StoreUnavailable
 from ..common.main_thread import MainThread
 from ..common.reentry import inside
-from ..common.waiting import Wake
 from .access import CLOSING
 from .driver import MongoDriver
 from .errors import translate
@@ -72,8 +71,6 @@ class MongoThreads(MongoDriver):
         match request:
             case Sender():
                 return self._calls.session, clock.now_us()
-            case Wake(attempt):
-                return self.on_ring(attempt)
             case PassOn(call):
                 return run_steps(self._pass_on(call), self._handle)
             case Sleep(seconds):
