@@ -1,4 +1,4 @@
-"""Places in queues that the keeper refreshes for all waiters of a process: what it asks, and how few commands it takes."""
+"""Places in queues that the keeper refreshes for all waiters of a process: what it asks, in how few commands."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def url(request: pytest.FixtureRequest) -> Iterator[str]:
 NAMES = ["a", "b", "c"]
 WAIT = 20.5
 COMMANDS = 0.45
-"""A second: a check every 5 s, places refreshed every 10 s, a request for calls every 30 s; and one of each sort more."""
+"""A second: a check every 5 s, places refreshed every 10 s, a request for calls every 30 s; and one of each more."""
 
 
 def attempts(url: str) -> list[list[str]]:
