@@ -97,6 +97,7 @@ class CallListener:
         """Hear calls until the cursor breaks or the listener is stopped."""
         with pymongo.timeout(calls.SILENCE):
             cursor = self._cursor = yield lambda access: open_cursor(access, way, self.own)
+        cancelled = False
         try:
             if cursor.alive:
                 self._opened(way)
@@ -107,11 +108,15 @@ class CallListener:
                     for session, attempt, news in callees(found.get("call")):
                         if session.endswith(self.own):
                             self._ring(attempt, news)
+        except GeneratorExit:
+            cancelled = True
+            raise
         finally:
             self._cursor = None
             if self.up:
                 self.up, self._broke = False, True
-                self._wake_all()
+                if not cancelled:
+                    self.wake_all()
 
     def _opened(self, way: str) -> None:
         self.since = clock.now()
@@ -120,11 +125,11 @@ class CallListener:
             self.session = MARK + self.own
         self.up = True  # last: another thread that sees it may ask by which way
         if self._broke:
-            self._wake_all()  # calls in between, or changes that an election has undone, are not heard
+            self.wake_all()  # calls in between, or changes that an election has undone, are not heard
         elif way == STREAM:
             self._ring(HELD, None)  # nor breaks of earlier; a waiter asks again (see ``MongoDriver.hears``)
 
-    def _wake_all(self) -> None:
+    def wake_all(self) -> None:
         for attempt in list(self.attempts):
             self._ring(attempt, None)
 

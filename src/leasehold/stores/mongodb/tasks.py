@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from contextvars import Context
 from inspect import isawaitable
@@ -16,7 +16,7 @@ from pymongo.errors import PyMongoError
 
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, await_steps
-from ...errors import StoreUnavailable
+from ...errors import StoreError, StoreUnavailable
 from ..common.main_thread import name_of
 from .access import CLOSING, Access
 from .driver import Lane, MongoDriver
@@ -27,6 +27,10 @@ from .threads import MongoThreads
 _left_behind: list[Any] = []
 """Clients of a parent process, or of a loop that was closed with tasks in it, and their tasks: neither used nor
 collected here."""
+
+
+REVIVE = 0.1
+"""How long after its listener was cancelled a waiter is woken, if the loop still runs."""
 
 
 class MongoTasks(MongoDriver):
@@ -77,25 +81,26 @@ class MongoTasks(MongoDriver):
             task.exception()  # nobody asks for it any more
 
     async def _send(self, steps: Steps[T], ends: float) -> T:
+        access = self._open()
         left = ends - clock.now()
         if left <= 0:
             raise StoreUnavailable(f"{self._target.where}: timed out before the call was sent")
         try:
             with pymongo.timeout(left):
-                return await await_steps(steps, self._handle)
+                return await await_steps(steps, lambda request: self._handle(request, access))
         except (PyMongoError, BSONError) as error:
             raise translate(error, self._target.where) from error
 
-    async def _handle(self, request: Any) -> Any:
+    async def _handle(self, request: Any, access: Access) -> Any:
         match request:
             case Sender():
                 return self._calls.session, clock.now_us()
             case PassOn(call):
-                return await await_steps(self._pass_on(call), self._handle)
+                return await await_steps(self._pass_on(call), lambda request: self._handle(request, access))
             case Sleep(seconds):
                 return await asyncio.sleep(seconds)
         try:
-            answer = request(self._open())
+            answer = request(access)
             return await answer if isawaitable(answer) else answer
         except RuntimeError as error:
             if "loop" not in str(error):
@@ -107,22 +112,27 @@ class MongoTasks(MongoDriver):
     def connect(self) -> Access:
         access = super().connect()
         if self._is_ours:
-            closing = self._close_when_cancelled(access)
+            closing = self._keep_open(access)
             self._closer = asyncio.get_running_loop().create_task(closing, context=Context())
         return access
 
-    async def _close_when_cancelled(self, access: Access) -> None:
-        """Close a client of ours in its own loop, the only one that can. The next call makes a new client.
+    async def _keep_open(self, access: Access) -> None:
+        """Close a client of ours when this task is cancelled or the loop ends. The next call makes a new client.
 
-        When a loop ends, or somebody cancels every task there is, the tasks by which pymongo follows its servers are
-        cancelled too. pymongo does not start them again, so the client would lose its servers with the next failure."""
+        Who cancels every task there is cancels also those by which pymongo follows its servers. pymongo does not start
+        them again, so the client would lose its servers with the next failure."""
+        ended = asyncio.Event()
+        life = _life_of(access.client, ended)
+        await anext(life)
         try:
-            await asyncio.get_running_loop().create_future()
+            await ended.wait()
         finally:
             if self._access is access:
                 self._access = None
-            with pymongo.timeout(CLOSING), suppress(PyMongoError):
-                await access.client.close()
+                if self._listener is not None:
+                    self._listener.cancel()  # it would go on with a client that is closed
+            if not ended.is_set():
+                await life.aclose()
 
     # Calls.
 
@@ -133,10 +143,19 @@ class MongoTasks(MongoDriver):
         self._calls.attempts.add(attempt)
         # A listener that is done though nobody stopped it was cancelled, with every other task there was.
         if (self._listener is None or self._listener.done()) and not self._closed:
-            hear = _until_cancelled(await_steps(self._calls.hear(), self._handle))
+            hear = _until_cancelled(self._hear())
             loop = asyncio.get_running_loop()
             self._listener = loop.create_task(hear, name="leasehold-mongodb", context=Context())
+            # If the loop goes on, a waiter starts the next listener.
+            self._listener.add_done_callback(lambda _: loop.call_later(REVIVE, self._calls.wake_all))
         return self.hears(attempt)
+
+    async def _hear(self) -> None:
+        try:
+            access = self._open()
+        except StoreError:
+            return  # closed
+        await await_steps(self._calls.hear(), lambda request: self._handle(request, access))
 
     # The end.
 
@@ -183,6 +202,17 @@ async def _take_turn(lane: Lane, limit: float) -> None:
             await lane.turns.acquire()
     except TimeoutError:
         raise lane.no_turn(limit) from None
+
+
+async def _life_of(client: Any, ended: asyncio.Event) -> AsyncGenerator[None, None]:
+    """Close a client in the loop that it lives in. A loop that ends closes its asynchronous generators, after its
+    tasks: also of a client that was made by a task that was being cancelled."""
+    try:
+        yield
+    finally:
+        ended.set()
+        with pymongo.timeout(CLOSING), suppress(PyMongoError):
+            await client.close()
 
 
 async def _until_cancelled(work: Coroutine[Any, Any, None]) -> None:
