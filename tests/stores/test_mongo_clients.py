@@ -207,6 +207,42 @@ def test_a_new_loop_closes_the_connections_of_the_last(url: str, caplog: pytest.
     assert [each for each in caplog.records if each.name == "asyncio" and each.levelname != "DEBUG"] == []
 
 
+def test_client_that_is_made_while_its_loop_ends_is_closed_too(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A task that is cancelled at the end of its loop releases its lease, after the client of the loop was closed."""
+    locks = aio.connect(url)
+
+    async def hold(name: str) -> None:
+        async with locks.lock(name):
+            try:
+                await asyncio.sleep(600)
+            finally:
+                await asyncio.sleep(0.03)
+
+    async def use() -> None:
+        names = ("a", "b", "c")
+        holders = [asyncio.create_task(hold(name)) for name in names]
+        for name in names:
+            while await locks.inspect(name) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert len(holders) == 3
+
+    files = []
+    for _ in range(4):
+        asyncio.run(use())
+        gc.collect()  # what is wrong with the last client shows here
+        files.append(len(os.listdir("/proc/self/fd")))
+
+    async def free() -> None:
+        for name in ("a", "b", "c"):
+            async with locks.lock(name, timeout=20):
+                pass
+
+    asyncio.run(free())
+    asyncio.run(locks.close())
+    assert min(files[2:]) <= files[0] + 1
+    assert [each for each in caplog.records if each.name == "asyncio" and each.levelname != "DEBUG"] == []
+
+
 @pytest.mark.parametrize("by", ["its user", "leasehold"])
 def test_an_async_client_of_another_loop(url: str, by: str, caplog: pytest.LogCaptureFixture) -> None:
     """pymongo itself has a bare RuntimeError for it."""
