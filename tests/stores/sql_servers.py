@@ -1,5 +1,6 @@
 """What the tests of the SQL stores know about each server beyond its URL."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from leasehold.stores.mysql import threads as mysql_threads
 from leasehold.stores.postgresql import tasks as postgresql_tasks
 from leasehold.stores.postgresql import threads as postgresql_threads
 from leasehold.testing.handles import eventually
+from leasehold.testing.inside import core
 from servers.mysql import MariaDB, MySQL
 from servers.postgresql import PostgreSQL
 
@@ -97,22 +99,46 @@ def ask(name: str, **more: Any) -> Ask:
 
 def before(kind: type, steps: Any, act: Callable[[], Any]) -> Any:
     """The steps of a store; ``act`` is called whenever they are about to ask for something of that kind."""
-    answer = None
+    answer = error = None
     while True:
         try:
-            request = steps.send(answer)
+            request = steps.send(answer) if error is None else steps.throw(error)
         except StopIteration as end:
             return end.value
         if isinstance(request, kind):
             act()
-        answer = yield request
+        answer = error = None
+        try:
+            answer = yield request
+        except GeneratorExit:
+            steps.close()
+            raise
+        except BaseException as failed:
+            error = failed
+
+
+def inside(locks: Any) -> Any:
+    """The registry of a ``Locks``: its store, driver and counters. Tests of SQL look into a ``Locks`` here alone."""
+    return core(locks)
+
+
+def hears(locks: Any) -> bool:
+    """Whether its waiters rely on wake-ups. Threads only; also starts the listener."""
+    return bool(inside(locks).driver.listen("", None))
+
+
+async def begins_to_hear(locks: Any) -> None:
+    """The same for asyncio: back when its waiters rely on wake-ups."""
+    async with asyncio.timeout(60):
+        while not await inside(locks).driver.listen("", None):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def at_rest(locks: Any) -> None:
     """Until the keeper, which the first lease has started, has tidied up and sleeps: it sends nothing more by itself.
 
     To be called after the first lease, and before others come."""
-    eventually(lambda: locks._core.soonest == float("inf"))
+    eventually(lambda: inside(locks).soonest == float("inf"))
 
 
 def weigh(database: Database, cursor: Any) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sql_servers import HOLD, KINDS, Counter, Database, at_once, at_rest, before, python, statements
+from sql_servers import HOLD, KINDS, Counter, Database, at_once, at_rest, before, inside, python, statements
 
 import leasehold
 from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable, aio
@@ -54,7 +54,7 @@ def test_an_uncontended_acquire_and_a_release_are_one_round_trip_each(database: 
             for _ in range(20):
                 lock.acquire().release()
             assert counter.trips - before == 40
-            driver: Any = locks._core.driver
+            driver: Any = inside(locks).driver
             assert driver.session.prepares
     finally:
         counter.close()
@@ -66,7 +66,7 @@ def test_renewals_go_in_one_statement(database: Database, namespace: str, monkey
         at_rest(locks)
         leases = [locks.lock(f"name-{number}").acquire() for number in range(50)]
         sent = statements(monkeypatch)
-        core: Any = locks._core
+        core: Any = inside(locks)
         core.urgent.update([state_of(lease).claim.attempt for lease in leases])
         core.wake_keeper()
         eventually(lambda: core.renewals >= 50)
@@ -83,7 +83,7 @@ def renewals(leases: Sequence[Any]) -> list[Renewal]:
 
 def terms(locks: Any, names: Collection[str]) -> dict[str, float]:
     """How many seconds are left to the holder of each, of several to the one with the fewest."""
-    core = locks._core
+    core = inside(locks)
     seen = {name: core.driver.run(core.store.inspect(name), 5.0) for name in names}
     return {name: min(each.expires_in for each in holders) for name, holders in seen.items() if holders}
 
@@ -104,7 +104,7 @@ def test_leases_that_are_gone_cost_the_others_of_their_batch_one_statement(
         database.sql("DELETE FROM leasehold WHERE namespace = %s AND name = 'name-7'", namespace)
         alter(database, namespace, "name-8", "token = token + 1")
         alter(database, namespace, "name-9", "state = 3")
-        core: Any = locks._core
+        core: Any = inside(locks)
         with monkeypatch.context() as patched:
             sent = statements(patched)
             outcomes = core.driver.run(core.store.renew(renewals(leases)), 5.0)
@@ -124,7 +124,7 @@ def test_a_permit_beyond_the_first_costs_the_others_of_its_batch_one_statement(
         names = [f"name-{number}" for number in range(48)]
         leases: list[Any] = [locks.lock(name).acquire() for name in names]
         leases += [locks.semaphore("permits", limit=3).acquire() for _ in range(2)]
-        core: Any = locks._core
+        core: Any = inside(locks)
         with monkeypatch.context() as patched:
             sent = statements(patched)
             assert core.driver.run(core.store.renew(renewals(leases)), 5.0) == [RENEWED] * 50
@@ -149,7 +149,7 @@ def test_only_what_its_row_proves_counts_as_renewed(kind: str, request: pytest.F
             alter(database, namespace, "lapsed", "expires = 1")
             alter(database, namespace, "shortened", "expires = expires - 1")
 
-        core: Any = locks._core
+        core: Any = inside(locks)
         found = core.driver.run(before(ReadAll, core.store.renew(renewals(leases)), meanwhile), 5.0)
         assert found == [GONE, GONE, BROKEN, GONE, RENEWED, RENEWED]
         versions = "SELECT version - created FROM leasehold WHERE namespace = %s AND name = %s"
@@ -236,7 +236,7 @@ def test_a_purge_goes_by_the_index(database: Database, namespace: str) -> None:
         by_index = "crowded_expires_day" if database.is_postgresql else "'range', 'expires_day', 'expires_day'"
         assert by_index in plan.replace("None, ", ""), plan
         assert "Seq Scan" not in plan, plan
-        core: Any = locks._core
+        core: Any = inside(locks)
         core.call(core.store.tidy())
         left = database.sql("SELECT count(*) FROM crowded")[0][0]
         assert left == 99_001
@@ -253,7 +253,7 @@ def test_no_statement_reads_the_whole_table(database: Database, namespace: str) 
         locks.lock("name").acquire().release()
         at_rest(locks)  # what it purges may lock rows that come
         fill(database, "crowded", 100_000, old=0)
-        dialect: Any = locks._core.driver.session.dialect
+        dialect: Any = inside(locks).driver.session.dialect
         asked = {name: getattr(dialect, name) for name in names}
         todo = {name: (sql, dict.fromkeys(re.findall(r"%\((\w+)\)s", sql), "1")) for name, sql in asked.items()}
         batch = [Renewal(f"dead-{number}", "attempt", 1, 1_000_000) for number in range(1, 21)]
@@ -289,7 +289,7 @@ def test_renewals_do_not_compare_every_lease_with_each_of_a_batch(postgresql_ser
         )
         [renewal] = renewals([lease])
         batch = [renewal._replace(name=f"name-{number}") for number in range(1, 201)]
-        sql, values = locks._core.driver.session.dialect.statement(Extend(batch), namespace, "", 0)  # type: ignore[attr-defined]
+        sql, values = inside(locks).driver.session.dialect.statement(Extend(batch), namespace, "", 0)  # type: ignore[attr-defined]
         [[[plan]]] = database.sql_with(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", values)
         assert plan["Plan"]["Actual Rows"] == len(batch), "renewed"
         assert rows_seen(plan["Plan"]) < 5 * held, plan
@@ -321,7 +321,7 @@ def test_what_has_a_note_is_not_in_the_way_of_a_purge(database: Database, namesp
         ((found,),) = database.sql(day, namespace)
         assert abs(found - time.time() // 86400) <= 1
         lease = locks.lock("work").acquire()  # while it is held too, since its holder may die there
-        core: Any = locks._core
+        core: Any = inside(locks)
         for text in ("text", None):
             assert core.call(core.store.write_note("work", state_of(lease).claim.attempt, lease.token, text))
             ((found,),) = database.sql(day, namespace)
@@ -370,7 +370,7 @@ def fill(database: Database, table: str, rows: int, old: int) -> None:
 
 
 def explain(database: Database, locks: Any, statement: str) -> str:
-    sql = getattr(locks._core.driver.session.dialect, statement)
+    sql = getattr(inside(locks).driver.session.dialect, statement)
     how = "EXPLAIN FORMAT=TRADITIONAL" if database.kind == "mysql" else "EXPLAIN"
     return " ".join(str(row) for row in database.sql(f"{how} {sql}"))
 
@@ -767,8 +767,8 @@ def test_the_least_privileges_are_enough_and_needed(own: Database) -> None:
     else:
         own.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.leasehold TO ann")
     with leasehold.connect(url, ttl=30) as one, leasehold.connect(url, ttl=30) as two:
-        core: Any = one._core
-        listening: Any = two._core.driver
+        core: Any = inside(one)
+        listening: Any = inside(two).driver
         eventually(lambda: listening.listen("", None))
         assert statistics.median(hand_offs(one, two, 5)) < FALLBACK / 2  # by push, else they look by themselves
         core.call(core.store.tidy())
@@ -1082,7 +1082,7 @@ def test_a_lease_that_has_expired_is_not_given_back(database: Database, namespac
     with leasehold.connect(f"{database.url}?push=off", namespace=namespace) as locks:
         lease = locks.lock("name", ttl=0.5, renew=False).acquire()
         eventually(lambda: locks.inspect("name") is None)
-        core: Any = locks._core
+        core: Any = inside(locks)
         steps = core.store.release("name", state_of(lease).claim.attempt, lease.token, None)
         assert core.driver.run(steps, 5.0) is False
 

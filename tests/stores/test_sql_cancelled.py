@@ -10,8 +10,7 @@ from typing import Any
 
 import aiomysql
 import pytest
-from aiomysql import connection as aiomysql_connection
-from sql_servers import Database
+from sql_servers import Database, begins_to_hear, inside
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from leasehold import aio
@@ -59,13 +58,14 @@ def test_a_listener_that_is_to_end_in_the_moment_it_has_connected_does(
     """Python 3.11's wait_for, by which aiomysql connects if it is given a limit, forgets a cancellation that comes
     just then. Its socket would be left open in a loop that ends after ``close()``, as it may."""
     database = Database(request.getfixturevalue(f"{kind}_server"))
-    opens = aiomysql_connection._open_connection
     ended: list[bool] = []
 
     async def listen_and_close() -> None:
         closing: list[asyncio.Future[None]] = []
+        loop: Any = asyncio.get_running_loop()
+        opens = loop.create_connection
         async with connected(how, database, namespace) as locks:
-            driver = locks._core.driver
+            driver = inside(locks).driver
             assert isinstance(driver, SqlTasks)
 
             async def opens_and_is_closed(*args: Any, **options: Any) -> Any:
@@ -74,10 +74,9 @@ def test_a_listener_that_is_to_end_in_the_moment_it_has_connected_does(
                     closing.append(asyncio.ensure_future(driver.close()))
                 return streams
 
-            monkeypatch.setattr(aiomysql_connection, "_open_connection", opens_and_is_closed)
+            monkeypatch.setattr(loop, "create_connection", opens_and_is_closed)
             await driver.listen("", None)
-            listener = driver._listening
-            assert listener is not None
+            [listener] = [task for task in asyncio.all_tasks() if "SqlTasks._listen" in repr(task.get_coro())]
             await until(lambda: closing)
             await closing[0]
             await asyncio.wait([listener], timeout=30)
@@ -104,19 +103,21 @@ async def test_listener_and_keeper_come_back_when_every_task_was_cancelled(
         aio.connect(database.url, namespace=namespace, ttl=60) as locks,
         aio.connect(database.url, namespace=namespace, ttl=60) as others,
     ):
-        driver = locks._core.driver
+        driver = inside(locks).driver
         assert isinstance(driver, SqlTasks)
         held = await locks.lock("mine", renew_every=0.2).acquire()
         theirs = await others.lock("name").acquire()
         for _ in range(2):
             waiter = asyncio.ensure_future(locks.lock("name", timeout=60).acquire())
-            await until(lambda: driver.session.waiters and driver._ready)
+            await until(lambda: driver.session.waiters)
+            await begins_to_hear(locks)
             cancel_all_tasks()
             await asyncio.wait([waiter])
             assert not await driver.listen("", None), "one that ends is not to be relied upon"
             assert held.valid
         waiter = asyncio.ensure_future(locks.lock("name", timeout=60).acquire())
-        await until(lambda: driver.session.waiters and driver._ready)
+        await until(lambda: driver.session.waiters)
+        await begins_to_hear(locks)
         known = state_of(held).deadline
         await until(lambda: state_of(held).deadline > known)
         await theirs.release()
@@ -131,13 +132,13 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_connection_leaves_i
     """Else a pool would be empty for good after as many of them as it has connections."""
     separator = "&" if "?" in database.url else "?"
     async with aio.connect(f"{database.url}{separator}pool_size=1", namespace=namespace) as locks:
-        driver = locks._core.driver
+        driver = inside(locks).driver
         assert isinstance(driver, SqlTasks)
         assert isinstance(driver.source, AsyncSqlPool)
         pool = driver.source
         lent = await pool.take(30.0)
         call = asyncio.ensure_future(locks.inspect("name"))
-        await until(pool._slots.waiting)
+        await until(lent.slots.waiting)
         if given:
             await pool.give(lent, True)  # it has its turn, and has not been told yet
         cancel_all_tasks()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sql_servers import Database, at_rest
+from sql_servers import Database, at_rest, inside
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
@@ -84,18 +84,18 @@ def test_pgbouncer_in_transaction_mode_has_no_push_but_works(pooled: Any, namesp
         leasehold.connect(pooled.url, namespace=namespace, ttl=30) as one,
         leasehold.connect(pooled.url, namespace=namespace, ttl=30) as two,
     ):
-        inside, rounds, wrong = 0, 0, 0
+        holders, rounds, wrong = 0, 0, 0
 
         def work(locks: leasehold.Locks) -> None:
-            nonlocal inside, rounds, wrong
+            nonlocal holders, rounds, wrong
             for _ in range(5):
                 with locks.lock("name", timeout=60) as lease:
-                    inside += 1
-                    wrong += inside != 1
+                    holders += 1
+                    wrong += holders != 1
                     time.sleep(0.002)
                     lease.renew()
                     rounds += 1
-                    inside -= 1
+                    holders -= 1
 
         threads = [threading.Thread(target=work, args=(locks,)) for locks in (one, two) for _ in range(3)]
         for thread in threads:
@@ -103,7 +103,7 @@ def test_pgbouncer_in_transaction_mode_has_no_push_but_works(pooled: Any, namesp
         for thread in threads:
             thread.join()
         assert (rounds, wrong) == (30, 0)
-        drivers: list[Any] = [one._core.driver, two._core.driver]
+        drivers: list[Any] = [inside(one).driver, inside(two).driver]
         assert [driver.listen("", None) for driver in drivers] == [False, False]
         # Statements that were prepared on another connection than this one had to be sent again, whole.
         assert not all(driver.session.prepares for driver in drivers)
@@ -116,7 +116,7 @@ async def test_pgbouncer_in_transaction_mode_under_asyncio(pooled: Any, namespac
         async with aio.connect(pooled.url, namespace=namespace) as others:
             waiting = asyncio.ensure_future(others.lock("name").acquire(timeout=60).__aenter__())
             await asyncio.sleep(1.5)
-            driver: Any = others._core.driver
+            driver: Any = inside(others).driver
             assert await driver.listen("", None) is False
             await first.release()
             second = await waiting
@@ -129,7 +129,7 @@ def test_pgbouncer_in_session_mode_has_push(
 ) -> None:
     pooler = start_server(PgBouncer, postgresql_server, "session", 12)
     with leasehold.connect(pooler.url, namespace=namespace) as locks:
-        driver: Any = locks._core.driver
+        driver: Any = inside(locks).driver
         eventually(lambda: driver.listen("", None))
     assert [each.level for each in sql_admin.doctor(pooler.url) if each.subject == "push"] == ["ok"]
 

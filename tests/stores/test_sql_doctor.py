@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sql_servers import KINDS, Database
+from sql_servers import KINDS, Database, inside
 
 import leasehold
 from leasehold.stores.mysql import bell as mysql_bell
@@ -108,7 +108,7 @@ def test_doctor_sees_that_other_users_wait(kind: str, request: pytest.FixtureReq
     try:
         for who, found in ((user, [user]), ("root", [])):
             with leasehold.connect(database.as_user(who)) as locks:
-                driver: Any = locks._core.driver
+                driver: Any = inside(locks).driver
                 eventually(lambda driver=driver: driver.listen("", None))
                 eventually(lambda who=who: database.sql(asleep, NAPPING, who))
                 told = [each for each in sql_admin.doctor(database.url) if each.subject == "users"]

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
-from sql_servers import KINDS, Database, at_rest, before
+from sql_servers import KINDS, Database, at_rest, before, inside
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import leasehold
@@ -78,7 +78,7 @@ def test_a_pool_of_the_users_that_is_used_up(kind: str, request: pytest.FixtureR
     where = f"{driver}://{database.url.partition('://')[2]}"
     engine = sqlalchemy.create_engine(where, pool_size=1, max_overflow=0, pool_timeout=1)
     with leasehold.connect(engine, namespace=namespace, ttl=120) as locks:
-        listening: Any = locks._core.driver
+        listening: Any = inside(locks).driver
         eventually(lambda: listening.listen("", None))
         lease = locks.lock("name").acquire()
         at_rest(locks)  # neither listener nor keeper needs the one connection any more
@@ -139,10 +139,10 @@ async def test_a_connection_that_is_cancelled_before_it_is_ready_is_given_up(
 
     engine = create_async_engine(postgresql_server.url.replace("postgresql:", "postgresql+psycopg:"), pool_size=1)
     async with aio.connect(engine) as locks:
-        driver: Any = locks._core.driver
+        driver: Any = inside(locks).driver
         if what == "the listener":
             monkeypatch.setattr(psycopg.AsyncConnection, "set_autocommit", hang)
-            opening: Any = engine_tasks.listener(engine, driver.session)._open(30.0)  # type: ignore[union-attr]
+            opening: Any = engine_tasks.listener(engine, driver.session).run(bool, bool)  # type: ignore[union-attr]
         else:
             monkeypatch.setattr(AsyncConnection, "execution_options", hang)
             opening = driver.source.take(30.0)
@@ -173,7 +173,7 @@ def test_what_one_statement_has_renewed_is_recognised(
     def in_threads() -> Any:
         engine = sqlalchemy.create_engine(f"mysql+pymysql://{where}")
         with leasehold.connect(engine, namespace=namespace, ttl=30) as locks:
-            core: Any = locks._core
+            core: Any = inside(locks)
             leases = [locks.lock(name).acquire() for name in ("gone", "kept", "kept too")]
             leases[0].release()
             found = core.driver.run(renewal(core, leases), 5.0)
@@ -183,7 +183,7 @@ def test_what_one_statement_has_renewed_is_recognised(
     async def in_tasks() -> Any:
         engine = create_async_engine(f"mysql+aiomysql://{where}")
         async with aio.connect(engine, namespace=namespace, ttl=30) as locks:
-            core: Any = locks._core
+            core: Any = inside(locks)
             leases = [await locks.lock(name).acquire() for name in ("gone", "kept", "kept too")]
             await leases[0].release()
             found = await core.driver.run(renewal(core, leases), 5.0)

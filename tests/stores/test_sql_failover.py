@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sql_servers import Database, at_rest
+from sql_servers import Database, at_rest, inside
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
@@ -184,7 +184,7 @@ def test_each_connection_of_an_engine_is_checked_once(database: Database, namesp
     engine = sqlalchemy.create_engine(f"{driver}://{database.url.partition('://')[2]}", pool_size=2, max_overflow=0)
     with leasehold.connect(engine, namespace=namespace) as one, leasehold.connect(engine, namespace=namespace) as two:
         for locks in (one, two):  # each learns for itself what it has to know of a server
-            source: Any = locks._core.driver.source  # type: ignore[attr-defined]
+            source: Any = inside(locks).driver.source  # type: ignore[attr-defined]
             for new in (True, False):
                 taken = [source.take(5.0) for _ in range(2)]
                 assert [each[1] for each in taken] == [new, new]
@@ -205,7 +205,7 @@ async def test_each_connection_of_an_async_engine_is_checked_once(database: Data
     driver = "postgresql+psycopg" if database.is_postgresql else "mysql+aiomysql"
     engine = create_async_engine(f"{driver}://{database.url.partition('://')[2]}", pool_size=2, max_overflow=0)
     async with aio.connect(engine, namespace=namespace) as locks:
-        source: Any = locks._core.driver.source  # type: ignore[attr-defined]
+        source: Any = inside(locks).driver.source  # type: ignore[attr-defined]
         for news in ([True, True], [False, False]):
             taken = [await source.take(5.0) for _ in range(2)]
             assert [each[1] for each in taken] == news

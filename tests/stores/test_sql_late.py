@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sql_servers import Database, ask, at_rest, before, weigh
+from sql_servers import Database, ask, at_rest, before, inside, weigh
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
@@ -67,13 +67,15 @@ def test_an_acquire_that_waited_for_a_row_too_long(
     database = own_of_all
     with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=30) as locks:
         lease = locks.lock("name").acquire()
+        core: Any = inside(locks)
+        if contended:  # one that has joined the queue, and has left it
+            early = ask("name", queue=True)
+            assert isinstance(core.driver.run(core.store.acquire(early), 5.0), Busy)
+            core.driver.run(core.store.abandon("name", early.attempt), 5.0)
         if not held:
             lease.release()
         before = state(database, namespace)
-        core: Any = locks._core
         late = ask("name", queue=True)
-        if contended:
-            core.store._contended["name"] = None
         with locked(database, namespace):
             with refused(replies := []):
                 replies.append(core.driver.run(core.store.acquire(late), 0.6))
@@ -90,7 +92,7 @@ def test_several_names_of_which_one_was_waited_for_too_long(own_of_all: Database
     with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=30) as locks:
         locks.all_of(*names).acquire().release()
         found = state(database, namespace)
-        core: Any = locks._core
+        core: Any = inside(locks)
         asks = [ask(each) for each in names]
         with locked(database, namespace):
             with refused(replies := []):
@@ -107,7 +109,7 @@ def test_statements_that_were_given_up_on_are_ended(own_of_all: Database, namesp
     database = own_of_all
     with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=30) as locks:
         lease = locks.lock("name").acquire()
-        core: Any = locks._core
+        core: Any = inside(locks)
         with locked(database, namespace):
             for _ in range(3):
                 with pytest.raises(StoreUnavailable):
@@ -124,7 +126,7 @@ def test_an_acquire_that_reaches_the_server_too_late(own_of_all: Database, names
         Proxy(database.port) as proxy,
         leasehold.connect(f"{database.at(proxy.port)}?push=off", namespace=namespace, ttl=30) as locks,
     ):
-        core: Any = locks._core
+        core: Any = inside(locks)
         permit = {"shape": "semaphore"}
         locks.lock("name").acquire().release()
         at_rest(locks)  # it opens no connection any more
@@ -148,7 +150,7 @@ def test_an_acquire_that_reaches_the_server_too_late(own_of_all: Database, names
             steps = before(ExchangeAll, core.store.acquire_all([late, ask("third")]), proxy.blackhole)
         with pytest.raises(StoreUnavailable):
             core.driver.run(steps, 0.6)
-        theirs: Any = others._core
+        theirs: Any = inside(others)
         assert theirs.driver.run(theirs.store.abandon(late.name, late.attempt), 5.0) is False
         proxy.all_well()
         eventually(lambda: connections(database) <= here)  # the server has come to the end of that one
@@ -167,7 +169,7 @@ async def test_a_cancelled_acquire_that_waits_for_a_row(own_of_all: Database, na
         async with locks.lock("name"):
             pass
         before = state(database, namespace)
-        core: Any = locks._core
+        core: Any = inside(locks)
         with locked(database, namespace):
             task = asyncio.ensure_future(locks.lock("name").acquire().__aenter__())
             while not busy(database) and not task.done():  # noqa: ASYNC110
@@ -190,7 +192,7 @@ def test_an_engine_whose_row_is_locked(postgresql_server: Any, namespace: str, l
     engine = sqlalchemy.create_engine(database.url.replace("postgresql:", "postgresql+psycopg:"), **options)
     with leasehold.connect(engine, namespace=namespace, ttl=30) as locks:
         locks.lock("name").acquire().release()
-        core: Any = locks._core
+        core: Any = inside(locks)
         with locked(database, namespace):
             with refused(replies := []):
                 replies.append(core.driver.run(core.store.acquire(ask("name")), 0.6))
@@ -212,7 +214,7 @@ def test_an_engine_that_waits_a_second_for_a_row(
         engine = sqlalchemy.create_engine(f"mysql+pymysql://{where}", connect_args={**setting, "read_timeout": 10})
         with leasehold.connect(engine, namespace=namespace, ttl=30) as locks:
             locks.lock("name").acquire().release()
-            core: Any = locks._core
+            core: Any = inside(locks)
             with locked(database, namespace):
                 with refused(replies := []):
                     replies.append(core.driver.run(core.store.acquire(ask("name")), 0.6))
@@ -222,7 +224,7 @@ def test_an_engine_that_waits_a_second_for_a_row(
         engine = create_async_engine(f"mysql+aiomysql://{where}", connect_args=setting)
         async with aio.connect(engine, namespace=namespace, ttl=30) as locks:
             await (await locks.lock("name").acquire()).release()
-            core: Any = locks._core
+            core: Any = inside(locks)
             with locked(database, namespace):
                 with refused(replies := []):
                     replies.append(await core.driver.run(core.store.acquire(ask("name")), 0.6))
@@ -256,7 +258,7 @@ def test_a_lease_whose_row_is_unlocked_in_time_is_kept(database: Database, names
     """And one that was taken away meanwhile is told so, not tried again and again."""
     with leasehold.connect(f"{database.url}?push=off", namespace=namespace, ttl=12, renew_every=2) as locks:
         kept, taken = (locks.lock(name).acquire() for name in ("kept", "taken"))
-        core: Any = locks._core
+        core: Any = inside(locks)
         theirs = database.connect(autocommit=False)
         cursor = theirs.cursor()
         weigh(database, cursor)  # on a busy machine a renewal may come between the next two

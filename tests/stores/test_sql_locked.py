@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sql_servers import Database, ask, statements
+from sql_servers import Database, ask, before, statements
 from test_sql_late import busy, locked
 
 import leasehold
@@ -95,13 +95,12 @@ def test_who_asks_for_a_free_permit_has_it_when_the_row_is_unlocked(
     monkeypatch.setattr(session, "PATIENCE", 50.0)  # for a machine that stands still
     monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)
     database = Database(postgresql_server)
-    refused, original = threading.Event(), sql.SqlStore._locked
+    refused, original = threading.Event(), sql.SqlStore.acquire
 
-    def meets_it(self: sql.SqlStore, ask: Any) -> Any:
-        refused.set()
-        return original(self, ask)
+    def acquire(self: sql.SqlStore, ask: Any) -> Any:
+        return before(sql.IsLocked, original(self, ask), refused.set)
 
-    monkeypatch.setattr(sql.SqlStore, "_locked", meets_it)
+    monkeypatch.setattr(sql.SqlStore, "acquire", acquire)
     with leasehold.connect(database.url, namespace=namespace, ttl=120) as locks:
         lock = locks.semaphore("name", limit=2) if what == "semaphore" else locks.rwlock("name").read()
         first = lock.acquire()
@@ -150,10 +149,10 @@ def test_who_waits_has_a_whole_second_for_a_locked_row_also_with_a_short_ttl(
     monkeypatch.setattr(clock, "now", lambda: now)
     limit = timing.make_timing(ttl=ttl).call_limit
     ends = now + limit - session.GRACE
-    assert session._patience(sql.Take("name", ask("name"), True), ends) >= mysql.LOCK_WAIT  # type: ignore[operator]
-    assert session._patience(sql.Take("name", ask("name"), False), ends) == session.HARDLY
+    assert session.patience_of(sql.Take("name", ask("name"), True), ends) >= mysql.LOCK_WAIT  # type: ignore[operator]
+    assert session.patience_of(sql.Take("name", ask("name"), False), ends) == session.HARDLY
     for left in (0.0, 0.1, 0.6, 1.1):  # what says that it was refused must arrive in time
-        assert left == 0 or session._patience(sql.Take("name", ask("name"), True), now + left) < left  # type: ignore[operator]
+        assert left == 0 or session.patience_of(sql.Take("name", ask("name"), True), now + left) < left  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])

@@ -12,7 +12,7 @@ import aiomysql
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from sql_servers import KINDS, Database, at_once, at_rest
+from sql_servers import KINDS, Database, at_once, at_rest, begins_to_hear, hears, inside
 
 import leasehold
 from leasehold import AcquireTimeout, StoreNotReady, StoreUnavailable, aio
@@ -59,7 +59,7 @@ def test_a_pool_of_one_serves_holders_waiters_and_its_user(pool: ConnectionPool,
 
         at_once(6, work)
         assert counter == 30
-        assert locks._core.driver.session.prepares  # type: ignore[attr-defined]
+        assert inside(locks).driver.session.prepares  # type: ignore[attr-defined]
     with pool.connection() as connection:
         assert not connection.autocommit  # as it was
         assert connection.execute("SELECT 1").fetchone() == (1,)
@@ -129,7 +129,7 @@ def pushed(one: Any, two: Any) -> None:
     waiter = threading.Thread(target=lambda: (two.lock("name").acquire().release(), got.set()))
     waiter.start()
     eventually(lambda: (info := one.inspect("name")) is not None and info.waiters == 1)
-    eventually(lambda: two._core.driver._ready)
+    eventually(lambda: hears(two))
     lease.release()
     waiter.join()
     assert got.is_set()
@@ -189,7 +189,7 @@ def test_a_pool_cannot_be_used_after_a_fork(pool: ConnectionPool, namespace: str
     with leasehold.connect(pool, namespace=namespace, ttl=30) as locks:
         lease = locks.lock("name").acquire()
         # What its keeper has locked just now would stay locked in the child: it renews when the listener is up.
-        eventually(lambda: locks._core.renewals)
+        eventually(lambda: inside(locks).renewals)
         at_rest(locks)
         read, write = os.pipe()
         if (pid := os.fork()) == 0:
@@ -299,10 +299,8 @@ async def test_an_async_pool_has_a_push(async_pool: tuple[Any, Database], namesp
     async with aio.connect(pool, namespace=namespace, ttl=30) as one:
         async with aio.connect(pool, namespace=namespace, ttl=30) as two:
             lease = await one.lock("name").acquire()
-            driver: Any = two._core.driver
             waiting = asyncio.ensure_future(two.lock("name").acquire().__aenter__())
-            while not driver._ready:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await begins_to_hear(two)
             await lease.release()
             got = await asyncio.wait_for(waiting, 60)
             await got.release()
@@ -358,7 +356,7 @@ async def test_an_async_pool_that_is_closed(async_pool: tuple[Any, Database], na
     locks = aio.connect(pool, namespace=namespace, ttl=5)
     async with locks.lock("name"):
         pass
-    while locks._core.soonest < float("inf"):  # noqa: ASYNC110 (the keeper has yet to give back what it tidies with)
+    while inside(locks).soonest < float("inf"):  # noqa: ASYNC110 (the keeper has yet to give back what it tidies with)
         await asyncio.sleep(0.001)
     if isinstance(pool, AsyncConnectionPool):
         await pool.close()
@@ -381,7 +379,8 @@ def test_an_async_pool_of_another_loop(kind: str, request: pytest.FixtureRequest
         async with kept[1].lock("name"):
             pass
         # Neither listener nor keeper is in the middle of something with a connection.
-        while kept[1]._core.soonest < float("inf") or not kept[1]._core.driver._ready:  # noqa: ASYNC110
+        await begins_to_hear(kept[1])
+        while inside(kept[1]).soonest < float("inf"):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         if not isinstance(pool, AsyncConnectionPool):
             await pool.clear()  # sockets of a loop that is gone cannot be closed in good order
@@ -408,7 +407,7 @@ async def test_a_pool_keeps_its_size_when_giving_back_is_cancelled(
         await asyncio.Event().wait()
 
     async with make(database, database.port) as pool, aio.connect(pool) as locks:
-        source = locks._core.driver.source  # type: ignore[attr-defined]
+        source = inside(locks).driver.source  # type: ignore[attr-defined]
         connection, _ = await source.take(60.0)
         with monkeypatch.context() as patch:
             patch.setattr(aiomysql.Connection, "autocommit", hang)
@@ -482,13 +481,13 @@ def test_no_turn_while_others_are_answered_is_no_outage(monkeypatch: pytest.Monk
     kept: list[Any] = []  # what nobody has any more is closed, and another may take its place
     waiting = threading.Thread(target=lambda: kept.append(pool.take(60)))
     waiting.start()
-    eventually(lambda: len(pool._slots.waiting()) == 1)
+    eventually(lambda: len(lent.slots.waiting()) == 1)
     now = clock.now()
     monkeypatch.setattr(clock, "now", lambda: now)
 
     def give_and_let_time_pass() -> None:
         nonlocal now
-        eventually(lambda: len(pool._slots.waiting()) == 2)
+        eventually(lambda: len(lent.slots.waiting()) == 2)
         now += 0.3
         pool.give(lent, True)  # to who waits longest
         waiting.join()
@@ -535,7 +534,7 @@ LEASES = [Renewal("name", "attempt", 1, 30_000_000)]
 def test_a_renewal_without_a_connection_is_no_sign_of_a_locked_row() -> None:
     """Nothing was sent, so that the next one need not look for locks first."""
     with leasehold.connect(NOBODY) as locks:
-        core: Any = locks._core
+        core: Any = inside(locks)
         with pytest.raises(StoreUnavailable):
             core.driver.run(core.store.renew(LEASES), 1.0)
         assert isinstance(next(core.store.renew(LEASES)), sql.Extend)
@@ -543,7 +542,7 @@ def test_a_renewal_without_a_connection_is_no_sign_of_a_locked_row() -> None:
 
 async def test_nor_is_one_of_a_task() -> None:
     async with aio.connect(NOBODY) as locks:
-        core: Any = locks._core
+        core: Any = inside(locks)
         with pytest.raises(StoreUnavailable):
             await core.driver.run(core.store.renew(LEASES), 1.0)
         assert isinstance(next(core.store.renew(LEASES)), sql.Extend)
@@ -620,7 +619,7 @@ def test_a_listener_that_cannot_be_made_ready_is_closed(postgresql: Database) ->
 
     pool = ConnectionPool(postgresql.url, min_size=1, max_size=1, open=False, configure=configure)
     with leasehold.connect(pool) as locks, pytest.raises(Sulky):
-        postgresql_pool._opener(pool, locks._core.driver.session)(30.0)  # type: ignore[attr-defined]
+        postgresql_pool.opener(pool, inside(locks).driver.session)(30.0)  # type: ignore[attr-defined]
     assert [raw.closed for raw in made] == [True]
 
 
@@ -639,10 +638,10 @@ async def test_a_listener_that_is_cancelled_before_it_is_ready_is_closed(
             await asyncio.Event().wait()
 
     async with aio.connect(pool) as locks:
-        driver: Any = locks._core.driver
+        driver: Any = inside(locks).driver
         if database.is_postgresql:
             monkeypatch.setattr(psycopg.AsyncConnection, "set_autocommit", hang)
-            opening = asyncio.create_task(postgresql_pool._async_opener(pool, driver.session)(30.0))
+            opening = asyncio.create_task(postgresql_pool.async_opener(pool, driver.session)(30.0))
         else:
             monkeypatch.setattr(aiomysql.Connection, "autocommit", hang)
             opening = asyncio.create_task(driver.source.open(30.0))

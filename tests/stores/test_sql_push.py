@@ -15,10 +15,11 @@ from itertools import pairwise
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
+import psycopg
 import pymysql
 import pytest
 import sqlalchemy
-from sql_servers import Database, statements
+from sql_servers import Database, hears, inside, statements
 
 import leasehold
 from leasehold import aio
@@ -34,7 +35,7 @@ from leasehold.stores.postgresql.sql import PostgreSQL
 from leasehold.stores.sql import tasks as sql_tasks
 from leasehold.stores.sql import threads as sql_threads
 from leasehold.stores.sql.dialect import OnlyReads, Result, Statement
-from leasehold.stores.sql.session import Broken, Refused, Session
+from leasehold.stores.sql.session import Refused, Session
 from leasehold.testing.handles import eventually
 from servers.mysql import MariaDB
 from servers.pgbouncer import PgBouncer
@@ -51,13 +52,9 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "RETRY_DEAF", sql_threads.RETRY)
 
 
-def hears(locks: Any) -> bool:
-    return bool(locks._core.driver.listen("", None))
-
-
 def sleeps(database: Database, locks: Any) -> bool:
     """MySQL: whether its listener sleeps in the server, and can be rung. One that is about to may miss a ring."""
-    address = locks._core.driver.session.address
+    address = inside(locks).driver.session.address
     found = "SELECT IS_USED_LOCK(%s) = IS_USED_LOCK(%s)"
     return database.is_postgresql or database.sql(found, bell(address), asleep(address)) == [(1,)]
 
@@ -104,7 +101,7 @@ def test_a_lost_connection_that_takes_its_time_to_go_is_waited_for(
 
     monkeypatch.setattr(mysql_threads.MySQLConnection, "execute", late)
     with leasehold.connect(database.url, namespace=namespace) as locks:
-        driver: Any = locks._core.driver
+        driver: Any = inside(locks).driver
         old = database.connect()
         old.cursor().execute("SELECT GET_LOCK(%s, 1)", (bell(driver.session.address),))
         eventually(lambda: hears(locks), sql_threads.RETRY_DEAF / 2)
@@ -139,7 +136,7 @@ async def test_a_connection_that_fell_silent_is_noticed_under_asyncio(
     database = Database(postgresql_server)
     with Proxy(database.port) as proxy:
         async with aio.connect(database.at(proxy.port), namespace=namespace) as locks:
-            driver: Any = locks._core.driver
+            driver: Any = inside(locks).driver
             for wanted, change in ((True, proxy.all_well), (False, proxy.blackhole), (True, proxy.all_well)):
                 change()
                 async with asyncio.timeout(60):
@@ -171,7 +168,7 @@ async def test_the_proof_of_an_earlier_attempt_to_listen_proves_nothing(
     with Proxy(database.port) as proxy:
         connect = leasehold.connect if side is postgresql_threads else aio.connect
         locks: Any = connect(database.at(proxy.port), namespace=namespace)
-        driver = locks._core.driver
+        driver = inside(locks).driver
 
         async def hears_it() -> bool:
             found = driver.listen("", None)
@@ -334,7 +331,7 @@ def test_a_ring_that_came_between_two_sleeps_is_made_up_for(
     nap, up, done = Standing.nap, threading.Event(), threading.Event()
 
     def held_up(self: Standing) -> Any:
-        if self._session is two._core.driver.session and up.is_set() and not done.is_set():
+        if self._session is inside(two).driver.session and up.is_set() and not done.is_set():
             done.wait(30)
         called = yield from nap(self)
         return called
@@ -467,6 +464,17 @@ def napping() -> tuple[Standing, Any]:
     return standing, nap
 
 
+def asks_about(standing: Standing) -> list[str]:
+    """The names whose rows it reads when it is rung: those of attempts that have not been rung since."""
+    nap = standing.nap()
+    next(nap)
+    nap.send(Result([(1, 1, 1)], 1))
+    try:
+        return sorted(set(nap.send(Result([(1,)], 1)).values) - {"namespace"})
+    except StopIteration:
+        return []
+
+
 def test_a_sleep_that_nobody_ends_is_followed_by_another_at_once() -> None:
     """An idle waiter is told nothing, and nothing is asked for it: it looks by itself more often than that."""
     standing, nap = napping()
@@ -474,7 +482,7 @@ def test_a_sleep_that_nobody_ends_is_followed_by_another_at_once() -> None:
     with pytest.raises(StopIteration) as end:
         nap.send(Result([(0, 0)], 1))
     assert end.value.value == []
-    assert sorted(standing._names) == ["a", "b"]
+    assert asks_about(standing) == ["n0"], "both still wait, for the one name"
 
 
 @pytest.mark.parametrize("said", [(1, 0), (0, 1), ("NO_LOCK", "OFF")])
@@ -545,7 +553,7 @@ async def test_a_pooler_that_is_switched_to_transaction_mode_is_noticed_under_as
     sent = look_often(monkeypatch)
     pooler = start_server(PgBouncer, postgresql_server, "session", 12)
     async with aio.connect(pooler.url, namespace=namespace) as locks:
-        driver: Any = locks._core.driver
+        driver: Any = inside(locks).driver
 
         async def until(hears: bool, proofs: int) -> None:
             async with asyncio.timeout(60):
@@ -567,11 +575,10 @@ def test_a_listener_that_gets_no_other_connection_goes_on(
         eventually(lambda: hears(locks))
         sent = statements(monkeypatch)
 
-        def full(limit: float) -> Any:
-            raise Broken("sorry, too many clients already")
+        def full(*conninfo: Any, **options: Any) -> Any:
+            raise psycopg.OperationalError("sorry, too many clients already")
 
-        listener: Any = locks._core.driver._listener  # type: ignore[attr-defined]
-        monkeypatch.setattr(listener, "_open", full)
+        monkeypatch.setattr(psycopg.Connection, "connect", full)
         eventually(lambda: sent.count("SELECT 1") > 2)
         assert hears(locks)
 
@@ -622,12 +629,12 @@ async def test_who_is_called_during_a_proof_is_told(side: Any, monkeypatch: pyte
         other = Other()
         monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
         listener = postgresql_threads.PostgreSQLListener(session, Mock())
-        listener._prove(own, other, rung.append)
+        listener.prove(own, other, rung.append)
         listener.close()
     else:
         other = AsyncOther()
         monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
-        await postgresql_tasks.AsyncPostgreSQLListener(session, Mock())._prove(own, other, rung.append)  # type: ignore[arg-type]
+        await postgresql_tasks.AsyncPostgreSQLListener(session, Mock()).prove(own, other, rung.append)  # type: ignore[arg-type]
     assert rung == ["called"]
 
 
@@ -649,19 +656,19 @@ async def test_a_proof_that_came_while_all_stood_still_is_one(side: Any, monkeyp
         other = Other()
         listener = postgresql_threads.PostgreSQLListener(session, Mock())
         monkeypatch.setattr(side, "readable", Mock())
-        listener._prove(Mock(), other, Mock())  # type: ignore[arg-type]
+        listener.prove(Mock(), other, Mock())  # type: ignore[arg-type]
         listener.close()
     else:
         other = AsyncOther()
         own = Mock()
         own.input.wait = AsyncMock(side_effect=postgresql_threads.TimedOut)
-        await postgresql_tasks.AsyncPostgreSQLListener(session, Mock())._prove(own, other, Mock())  # type: ignore[arg-type]
+        await postgresql_tasks.AsyncPostgreSQLListener(session, Mock()).prove(own, other, Mock())  # type: ignore[arg-type]
     assert looks == 2
 
 
 def deafen(locks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rings get lost on their way to these, which believe that they arrive."""
-    session, rung = locks._core.driver.session, locks._core.driver.session.rung
+    session, rung = inside(locks).driver.session, inside(locks).driver.session.rung
     monkeypatch.setattr(session, "rung", lambda attempt: rung(attempt) if attempt == ALL else None)
 
 
@@ -675,16 +682,15 @@ def test_whoever_was_not_rung_polls_for_a_while(
         leasehold.connect(database.url, namespace=namespace) as two,
     ):
         deafen(two, monkeypatch)
-        driver: Any = two._core.driver
+        driver: Any = inside(two).driver
         eventually(lambda: hears(two))
         for _ in range(20):  # one who comes late himself does not blame it on others
             hand_over(one, two)
             if clock.now() < driver.session.waiters.doubted:
                 break
-        eventually(lambda: driver._ready)
         assert not hears(two)
         driver.session.waiters.doubted = clock.now()  # a minute later
-        assert hears(two)
+        eventually(lambda: hears(two))
 
 
 def hand_over(one: leasehold.Locks, two: leasehold.Locks) -> None:
@@ -699,7 +705,7 @@ def hand_over(one: leasehold.Locks, two: leasehold.Locks) -> None:
 @pytest.mark.usefixtures("soon_again")
 async def test_so_does_a_task(database: Database, namespace: str) -> None:
     async with aio.connect(database.url, namespace=namespace) as locks:
-        driver: Any = locks._core.driver
+        driver: Any = inside(locks).driver
 
         async def until(hears: bool) -> None:
             async with asyncio.timeout(60):
@@ -720,4 +726,5 @@ def test_a_ring_that_grants_nothing_is_for_who_is_next_or_for_what_is_held() -> 
     with pytest.raises(StopIteration) as end:
         nap.send(Result([("other", json.dumps(["lock", 1, 1, 1, 1, 0, [], [["a"], ["b"]]]))], 1))
     assert end.value.value == ["a", HELD]
-    assert sorted(standing._names) == ["b"]
+    standing.discard("b")
+    assert asks_about(standing) == [], "the other was told, and waits no more"

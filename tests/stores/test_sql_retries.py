@@ -10,11 +10,12 @@ from urllib.parse import quote
 
 import pytest
 import sqlalchemy
-from sql_servers import Database, at_rest, weigh
+from sql_servers import Database, at_rest, inside, weigh
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
 from leasehold import aio
+from leasehold.core.lease import state_of
 from leasehold.core.protocol import RENEWED, Renewal
 from leasehold.stores.sql import session as sql_session
 from leasehold.stores.sql.dialect import Statement
@@ -71,12 +72,12 @@ def test_a_deadlock_with_a_batch_of_renewals(database: Database, namespace: str,
         leases = [locks.lock("a").acquire()]
         at_rest(locks)
         leases.append(locks.lock("b").acquire())
-        core: Any = locks._core
+        core: Any = inside(locks)
         if not database.is_postgresql:  # it gives up on a row after so long: not before there is a circle
             lent = core.driver.source.take(5.0)
             lent.connection.execute(Statement("SET SESSION innodb_lock_wait_timeout = 30", {}), 5.0)
             core.driver.source.give(lent, True)
-        batch = [Renewal(each.name, each._claim.attempt, each.token, 120_000_000) for each in leases]
+        batch = [Renewal(each.name, state_of(each).claim.attempt, each.token, 120_000_000) for each in leases]
         for first, second in (("a", "b"), ("b", "a")):  # in which order ours takes them is the planner's choice
             theirs = database.connect(autocommit=False)
             cursor = theirs.cursor()
@@ -123,7 +124,7 @@ def test_a_serialisation_failure(
     engine = sqlalchemy.create_engine(driver(database.url), connect_args={"options": setting(level)})
     url = f"{database.url}?push=off&options={quote(setting(level))}"
     with leasehold.connect(url if through == "url" else engine, namespace=namespace, ttl=120) as locks:
-        core: Any = locks._core
+        core: Any = inside(locks)
         lock = locks.lock("name")
         lease = lock.acquire()
         if through == "engine":  # what is held when its listener is up is renewed: that would get in the way too
@@ -161,7 +162,7 @@ async def test_a_serialisation_failure_under_asyncio(
     engine = create_async_engine(driver(database.url), connect_args={"options": setting("serializable")})
     target = f"{database.url}?push=off&options={quote(setting('serializable'))}" if through == "url" else engine
     async with aio.connect(target, namespace=namespace, ttl=120) as locks:
-        core: Any = locks._core
+        core: Any = inside(locks)
         lease = await locks.lock("name").acquire()
         while through == "engine" and not core.renewals:  # noqa: ASYNC110 (its listener is up)
             await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from sql_servers import Database, at_once
+from sql_servers import Database, at_once, inside
 
 import leasehold
 from leasehold import StoreNotReady
@@ -42,7 +42,7 @@ def test_first_use_adds_the_column(database: Database, old: str) -> None:
     with leasehold.connect(f"{database.url}?table={old}") as locks:
         assert locks.once("work").run(lambda: 3).result == 3
         assert database.sql(f"SELECT count(*) FROM {old} WHERE note IS NOT NULL") == [(1,)]
-        core: Any = locks._core
+        core: Any = inside(locks)
         core.call(core.store.tidy())
     assert columns(database, old) == set(ALL_COLUMNS)
     assert database.sql(f"SELECT count(*) FROM {old}") == [(2,)]  # what was there is still there

@@ -13,7 +13,7 @@ import psycopg
 import pymysql
 import pytest
 import sqlalchemy
-from sql_servers import KINDS, Database, at_rest
+from sql_servers import KINDS, Database, at_rest, inside
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
@@ -190,7 +190,7 @@ def test_a_refusal_after_a_look_that_came_too_soon(
 ) -> None:
     """Another takes the name between the look and the lock."""
     lease = locks.lock("name").acquire()
-    driver: Any = locks._core.driver
+    driver: Any = inside(locks).driver
     free = "SELECT true" if database.is_postgresql else "SELECT 1"
     monkeypatch.setattr(driver.session.dialect, "CAN_HOLD", free)
     connection = database.connect(autocommit=False)
@@ -254,7 +254,7 @@ def test_who_gets_the_name_after_another_transaction_sees_what_that_wrote(
 def test_a_pool_of_one_that_is_in_the_transaction_is_enough(database: Database, namespace: str) -> None:
     engine = sqlalchemy.create_engine(where(database), pool_size=1, max_overflow=0, pool_timeout=1)
     with leasehold.connect(engine, namespace=namespace, ttl=60) as locks:
-        listening: Any = locks._core.driver
+        listening: Any = inside(locks).driver
         eventually(lambda: listening.listen("", None))
         lease = locks.lock("name").acquire()
         at_rest(locks)  # neither listener nor keeper needs the one connection any more

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sql_servers import HOLD, Database, before, python, statements
+from sql_servers import HOLD, Database, before, inside, python, statements
 
 import leasehold
 from leasehold import aio
@@ -138,9 +138,10 @@ def doubts(server: Server) -> bool:
 
 def joining(server: Server, attempt: str) -> Any:
     """Steps of one that has joined the queue, and is about to hear so."""
-    server.store._contended["x"] = None
     steps = server.steps(attempt)
     request = next(steps)
+    if isinstance(request, sql.Take):  # the first to find the name contended
+        request = steps.send(server.handle(request))
     assert isinstance(request, sql.TakeOrJoin)
     return resumed(steps, server.handle(request))
 
@@ -686,7 +687,6 @@ def test_what_was_kept_for_one_who_may_be_joining_is_forgotten_with_it(server: S
     assert isinstance(request, sql.TakeOrJoin)
     server.store.waiters.ring("a")
     server.store.waiters.ring("nobody")
-    assert server.store.waiters._early == {"a": True}
     if end == "refused":
         with pytest.raises(leasehold.StoreUnavailable):
             steps.throw(leasehold.StoreUnavailable("it is away"))
@@ -695,7 +695,9 @@ def test_what_was_kept_for_one_who_may_be_joining_is_forgotten_with_it(server: S
     else:
         with pytest.raises(StopIteration):
             steps.send(8 if end == "taken" else server.handle(request))
-    assert not server.store.waiters._early
+    for attempt in ("a", "nobody"):  # it joins anew, and has not been called
+        server.store.waiters.forget(attempt) if end == "answered" else None
+        assert not server.store.waiters.join("x", attempt).rung
 
 
 def test_who_comes_to_a_contended_name_joins_in_one_statement(server: Server) -> None:
@@ -728,7 +730,13 @@ def test_few_names_are_remembered_as_contended(server: Server, monkeypatch: pyte
         assert isinstance(next(steps), sql.Take)
         assert isinstance(steps.send(0), sql.TakeOrJoin)
         steps.close()
-    assert list(server.store._contended) == ["x", "y", "z"]
+    known = []
+    for name in "uvwxyz":
+        steps = server.store.acquire(Ask(name, "again", "me", "lock", None, 30 * SECOND, queue=True))
+        if isinstance(next(steps), sql.TakeOrJoin):
+            known.append(name)
+        steps.close()
+    assert known == ["x", "y", "z"]
 
 
 def test_who_does_not_wait_only_takes(server: Server) -> None:
@@ -952,17 +960,17 @@ async def test_a_cancelled_looker_holds_up_nobody(
         tasks = [asyncio.ensure_future(take()) for _ in range(5)]
         await _waiting(locks, 5)
         lookers: list[Any] = []
-        original = sql.SqlStore._look
+        core: Any = inside(locks)
+        crowd = core.store.waiters.crowds["name"]
+        original = crowd.begin_look
 
-        def look(self: Any, ask: Ask, waiter: Any) -> Any:
+        def begin_look() -> Any:
             if not lookers:
                 lookers.append(asyncio.current_task())
                 asyncio.get_running_loop().call_soon(lookers[0].cancel)  # once its first statement is sent
-            return original(self, ask, waiter)
+            return original()
 
-        monkeypatch.setattr(sql.SqlStore, "_look", look)
-        core: Any = locks._core
-        crowd = core.store.waiters.crowds["name"]
+        monkeypatch.setattr(crowd, "begin_look", begin_look)
         core.driver.session.rung(ALL)
         await _waiting(locks, 4)
         await asyncio.wait(lookers, timeout=60)

@@ -50,7 +50,7 @@ def open_client(pool: Any, namespace: str) -> Opened:
             )
         session = Session(dialect, namespace, store.waiters)
         return SqlThreads(
-            session, Lender(pool, session), lambda session: PostgreSQLListener(session, _opener(pool, session))
+            session, Lender(pool, session), lambda session: PostgreSQLListener(session, opener(pool, session))
         )
 
     def tasks() -> TaskDriver:
@@ -68,7 +68,7 @@ def _tasks(pool: AsyncConnectionPool[Any], session: Session) -> SqlTasks:
     return TasksOfALoop(
         session,
         AsyncLender(pool, session),
-        lambda session: AsyncPostgreSQLListener(session, _async_opener(pool, session)),
+        lambda session: AsyncPostgreSQLListener(session, async_opener(pool, session)),
     )
 
 
@@ -193,7 +193,7 @@ def _place(password: str | None) -> SqlAddress:
     return SqlAddress(None, None, None, password or None, None, {}, DEFAULT_TABLE, 1, True)
 
 
-def _opener(pool: ConnectionPool[Any], session: Session) -> Callable[[float], PostgreSQLConnection]:
+def opener(pool: ConnectionPool[Any], session: Session) -> Callable[[float], PostgreSQLConnection]:
     def open(limit: float) -> PostgreSQLConnection:
         given: tuple[Any, Any] = pool.conninfo, pool.kwargs
         conninfo, options = (each() if callable(each) else each for each in given)
@@ -210,7 +210,7 @@ def _opener(pool: ConnectionPool[Any], session: Session) -> Callable[[float], Po
     return open
 
 
-def _async_opener(pool: AsyncConnectionPool[Any], session: Session) -> Callable[[float], Any]:
+def async_opener(pool: AsyncConnectionPool[Any], session: Session) -> Callable[[float], Any]:
     async def open(limit: float) -> AsyncPostgreSQLConnection:
         try:
             async with asyncio.timeout(limit):

@@ -171,7 +171,7 @@ class AsyncPostgreSQLListener:
         try:
             await carry_out(self._session.check(), connection, clock.now() + 2.0)
             await connection.execute(listening(self._session.address), PROOF_WITHIN)
-            await self._prove(connection, await self._open(2.0), rung)
+            await self.prove(connection, await self._open(2.0), rung)
             up()
             while True:
                 for attempt in heard(connection.raw):
@@ -185,7 +185,7 @@ class AsyncPostgreSQLListener:
         finally:
             await connection.close()
 
-    async def _prove(
+    async def prove(
         self, connection: AsyncPostgreSQLConnection, other: AsyncPostgreSQLConnection, rung: Callable[[str], None]
     ) -> None:
         """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
@@ -217,7 +217,7 @@ class AsyncPostgreSQLListener:
         if other is None:
             await connection.execute(STILL_THERE, STILL_WITHIN)
         else:
-            await self._prove(connection, other, rung)
+            await self.prove(connection, other, rung)
 
     def stand_by(self, attempt: str, busy: Busy | None) -> None:
         pass

@@ -164,7 +164,7 @@ class PostgreSQLListener:
         try:
             carry_out(self._session.check(), connection, clock.now() + 2.0)
             connection.execute(listening(self._session.address), PROOF_WITHIN)
-            self._prove(connection, self._open(2.0), rung)
+            self.prove(connection, self._open(2.0), rung)
             ready()
             while not self._stopped:
                 for attempt in heard(connection.raw):
@@ -176,9 +176,7 @@ class PostgreSQLListener:
         finally:
             connection.close()
 
-    def _prove(
-        self, connection: PostgreSQLConnection, other: PostgreSQLConnection, rung: Callable[[str], None]
-    ) -> None:
+    def prove(self, connection: PostgreSQLConnection, other: PostgreSQLConnection, rung: Callable[[str], None]) -> None:
         """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
         mark = new_mark()
         try:
@@ -208,7 +206,7 @@ class PostgreSQLListener:
         if other is None:
             connection.execute(STILL_THERE, STILL_WITHIN)
         else:
-            self._prove(connection, other, rung)
+            self.prove(connection, other, rung)
 
     def stop(self) -> None:
         self._stopped = True

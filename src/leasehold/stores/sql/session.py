@@ -146,7 +146,7 @@ class Session:
                         answer = yield from self._is_locked([request.name])
                     else:
                         until = self._by_the_server(ends) or (yield from self._ask_the_time(ends))
-                        patience = _patience(request, ends)
+                        patience = patience_of(request, ends)
                         statement = statement_of(request, self.namespace, self.address, until, patience)
                         if patience is not None and clock.now() < self._wary and self.dialect.waits_longer(patience):
                             yield from self._look_first(request)
@@ -317,7 +317,7 @@ class Session:
             yield Pause(0.005)
 
 
-def _patience(request: Any, ends: float) -> float | None:
+def patience_of(request: Any, ends: float) -> float | None:
     """For how long a request waits for a row that is locked; None: as long as there is time. Some is left after it."""
     waits = getattr(request, "waits", None)
     if waits is None:
