@@ -28,6 +28,7 @@ from ..sql.dialect import Result, Statement
 from ..sql.rows import called_by
 from ..sql.session import Deaf, Refused, Session, Work
 from ..sql.threads import carry_out
+from . import compat
 from .sql import MySQL, asleep, bell, hexed
 
 NAP = 45.0
@@ -160,7 +161,7 @@ class MySQLListener:
         try:
             carry_out(self._session.check(), connection, clock.now() + 2.0)
             carry_out(self._standing.announce(), connection, clock.now() + 5.0)
-            self._socket = connection.raw._sock
+            self._socket = compat.socket_of(connection.raw)
             ready()
             while not self._stopped:
                 for attempt in carry_out(self._standing.nap(), connection, clock.now() + NAP + 5.0):

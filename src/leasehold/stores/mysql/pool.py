@@ -23,6 +23,7 @@ from ..sql.store import SqlStore
 from ..sql.tasks import TasksOfALoop
 from ..sql.url import SqlAddress
 from . import failure, refusal
+from .compat import abort, options_of
 from .sql import MySQL
 from .tasks import AsyncMySQLConnection, AsyncMySQLListener, connect
 
@@ -55,7 +56,8 @@ class AsyncLender:
     def __init__(self, pool: Any, session: Session) -> None:
         self._pool = pool
         self._session = session
-        password = pool._conn_kwargs.get("password") or pool._conn_kwargs.get("passwd")
+        options = options_of(pool)
+        password = options.get("password") or options.get("passwd")
         self._place = SqlAddress(None, None, None, password, None, {}, DEFAULT_TABLE, 1, True)
         self._known: WeakSet[Any] = WeakSet()
         self._left_behind = ""
@@ -63,14 +65,14 @@ class AsyncLender:
     async def take(self, limit: float) -> tuple[AsyncMySQLConnection, bool]:
         if self._left_behind:
             raise StoreNotReady(f"this pool {self._left_behind}")
-        if self._pool._closing:
-            raise StoreNotReady("this pool is closed: close the Locks before the pool")
         try:
             async with asyncio.timeout(limit):
                 raw = await self._pool.acquire()
         except pymysql.err.Error as error:
             raise refusal(error, self._session, self._place.password) from error
-        except (TimeoutError, OSError, RuntimeError) as error:  # the last: it was closed in this moment
+        except RuntimeError as error:  # what aiomysql raises once the pool is closed
+            raise StoreNotReady("this pool is closed: close the Locks before the pool") from error
+        except (TimeoutError, OSError) as error:
             raise Broken(str(error) or "timed out waiting for a connection of the pool") from error
         connection = _Lent(raw, self._place)
         try:
@@ -102,7 +104,7 @@ class AsyncLender:
             try:
                 if not as_it_was:
                     # Not closed, which the pool would not tell those who wait for a connection: it finds it lost.
-                    connection.drop_line()
+                    abort(connection.raw)
                     await asyncio.sleep(0)
             finally:
                 await asyncio.shield(self._pool.release(connection.raw))
@@ -120,7 +122,7 @@ class AsyncLender:
         """A connection beside the pool."""
         try:
             async with asyncio.timeout(limit):
-                raw = await connect(self._pool._conn_kwargs)
+                raw = await connect(options_of(self._pool))
                 async with or_closed_by_task(raw):
                     await raw.autocommit(True)
         except pymysql.err.Error as error:
@@ -134,6 +136,3 @@ class _Lent(AsyncMySQLConnection):
     def __init__(self, raw: Any, place: SqlAddress) -> None:
         super().__init__(raw, place)
         self.was = raw.get_autocommit()
-
-    def drop_line(self) -> None:
-        self._abort()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import aiomysql
@@ -20,6 +20,7 @@ from ..sql.tasks import AsyncSqlPool, SqlTasks, carry_out
 from ..sql.url import SqlAddress
 from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
 from .bell import NAP, Standing
+from .compat import abort, close_without_loop, is_stale, result_of
 from .threads import make as make_threads
 
 UNLIMITED = {"connect_timeout": None}
@@ -41,7 +42,7 @@ class _Demanding(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no 
         self._offered = offered
 
 
-async def connect(options: dict[str, Any]) -> Any:
+async def connect(options: Mapping[str, Any]) -> Any:
     """As ``aiomysql.connect``; where TLS is demanded, nothing is sent before it is there."""
     options = {**options, **UNLIMITED}
     if not options.get("ssl"):
@@ -62,13 +63,12 @@ class AsyncMySQLConnection:
 
     async def execute(self, statement: Statement, limit: float) -> Result:
         # An answer that does not come in time ends the connection, and with it the wait.
-        timer = asyncio.get_running_loop().call_later(limit, self._abort)
+        timer = asyncio.get_running_loop().call_later(limit, abort, self.raw)
         try:
-            # What a cursor does, but for what it works out anew each time.
             text = composed(statement, self.raw.escape)
             self._under_way = "" if isinstance(statement, Hint) else text
             await self.raw.query(text)
-            found = self.raw._result
+            found = result_of(self.raw)
             self._under_way = ""
             return Result(found.rows or (), found.affected_rows, found.insert_id or 0)
         except pymysql.err.Error as error:
@@ -83,26 +83,14 @@ class AsyncMySQLConnection:
         finally:
             timer.cancel()
 
-    def _abort(self) -> None:
-        if self.raw._writer is not None:
-            self.raw._writer.transport.abort()
-
     def stale(self) -> bool:
-        reader = self.raw._reader
-        return self.raw.closed or reader is None or reader.at_eof() or bool(reader._buffer)
+        return is_stale(self.raw)
 
     def drop(self) -> None:
-        writer, self.raw._writer = self.raw._writer, None
-        if writer is not None:
-            # The transport would ask its loop to close it; TLS is a transport on top of another.
-            tls = getattr(writer.transport, "_ssl_protocol", None)
-            transport = writer.transport if tls is None else tls._transport
-            if (socket := getattr(transport, "_sock", None)) is not None:
-                transport._sock, transport._closing = None, True
-                socket.close()
+        close_without_loop(self.raw)
 
     async def close(self) -> None:
-        self._abort()
+        abort(self.raw)
         self.raw.close()
         if self._under_way and self._end is not None:
             await self._end(self.raw.thread_id(), self._under_way)

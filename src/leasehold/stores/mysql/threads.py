@@ -8,6 +8,7 @@ from math import ceil
 from typing import Any
 
 import pymysql
+from pymysql.cursors import Cursor
 
 from ...core import clock
 from ...errors import StoreError
@@ -16,7 +17,7 @@ from ..sql.dialect import Hint, Result, Statement
 from ..sql.session import Broken, Session
 from ..sql.threads import SqlPool, SqlThreads, carry_out
 from ..sql.url import SqlAddress
-from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
+from . import GIVE_UP_WITHIN, arguments, compat, composed, ending, failure, refusal
 from .bell import MySQLListener
 
 ANSWERS_WITHIN = 0.02
@@ -28,25 +29,23 @@ class MySQLConnection:
 
     def __init__(self, raw: Any, place: SqlAddress, end: Callable[[int, str], None] | None = None) -> None:
         self.raw = raw
+        self._cursor = Cursor(raw)  # whatever kind of cursor a user's engine has as its default
         self._password = place.password
         self._end = end
         self._under_way = ""
 
     def execute(self, statement: Statement, limit: float) -> Result:
-        raw = self.raw
-        # In steps: the socket is told only when it changes.
-        raw._read_timeout = raw._write_timeout = ceil(limit * 10) / 10
+        # In steps of 0.1 s: PyMySQL sets the socket's timeout only when it changes.
+        compat.limit(self.raw, ceil(limit * 10) / 10)
         try:
-            # What a cursor does, but for what it works out anew each time.
-            text = composed(statement, raw.escape)
+            text = composed(statement, self.raw.escape)
             self._under_way = "" if isinstance(statement, Hint) else text
-            raw.query(text)
-            found = raw._result
+            touched = self._cursor.execute(text)
             self._under_way = ""
-            return Result(found.rows or (), found.affected_rows, found.insert_id or 0)
+            return Result(self._cursor.fetchall() or (), touched, self._cursor.lastrowid or 0)
         except pymysql.err.Error as error:
             failed = failure(error, self._password)
-            if self.raw._sock is None:
+            if not self.raw.open:
                 failed = Broken(str(failed))
             else:
                 self._under_way = ""
@@ -55,13 +54,15 @@ class MySQLConnection:
             raise Broken(str(error)) from error
 
     def stale(self) -> bool:
-        return self.raw._sock is None or readable(self.raw._sock, within=0)
+        socket = compat.socket_of(self.raw)
+        return socket is None or readable(socket, within=0)
 
     def close(self) -> None:
-        if self._under_way and self.raw._sock is not None and readable(self.raw._sock, within=ANSWERS_WITHIN):
+        socket = compat.socket_of(self.raw)
+        if self._under_way and socket is not None and readable(socket, within=ANSWERS_WITHIN):
             self._under_way = ""  # its caller was interrupted, but the statement has ended
         try:
-            self.raw._force_close()
+            compat.close_at_once(self.raw)
         except Exception:
             pass
         if self._under_way and self._end is not None:

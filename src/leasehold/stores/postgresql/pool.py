@@ -27,6 +27,7 @@ from ..sql.store import SqlStore
 from ..sql.tasks import SqlTasks, TasksOfALoop
 from ..sql.threads import SqlThreads
 from ..sql.url import SqlAddress
+from .compat import configure_of
 from .link import Link
 from .sql import PostgreSQL
 from .tasks import AsyncPostgreSQLConnection, AsyncPostgreSQLListener
@@ -200,8 +201,8 @@ def opener(pool: ConnectionPool[Any], session: Session) -> Callable[[float], Pos
         try:
             raw = pool.connection_class.connect(conninfo or "", **(options or {}))
             with or_closed(raw):
-                if pool._configure is not None:
-                    pool._configure(raw)
+                if (configure := configure_of(pool)) is not None:
+                    configure(raw)
                 raw.autocommit = True
         except psycopg.Error as error:
             raise refusal(error, session, None) from error
@@ -217,8 +218,8 @@ def async_opener(pool: AsyncConnectionPool[Any], session: Session) -> Callable[[
                 conninfo, options = [await _resolved(each) for each in (pool.conninfo, pool.kwargs)]
                 raw = await pool.connection_class.connect(conninfo or "", **(options or {}))
                 async with or_closed_by_task(raw):
-                    if pool._configure is not None:
-                        await pool._configure(raw)
+                    if (configure := configure_of(pool)) is not None:
+                        await configure(raw)
                     await raw.set_autocommit(True)
         except psycopg.Error as error:
             raise refusal(error, session, None) from error
