@@ -13,7 +13,7 @@ import pytest
 import leasehold
 from leasehold import fence
 from leasehold.kinds.once.outcomes import Damaged, OnceFailed, Outcome, TooManyOutcomes
-from leasehold.stores.sql.session import NoTurn
+from leasehold.stores.sql.session import PoolTimeout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOLDER = leasehold.LeaseInfo("x", "lock", "me", 7, {"a": [1]}, NOW, NOW, 2)
@@ -38,7 +38,7 @@ MADE: dict[type[Exception], Callable[[], Exception]] = {
     leasehold.StoreNotReady: lambda: leasehold.StoreNotReady("no table"),
     fence.StaleToken: lambda: fence.StaleToken("x", 5),
     OnceFailed: lambda: OnceFailed(OUTCOME),
-    NoTurn: lambda: NoTurn(5, 0.0, 1.0, None),
+    PoolTimeout: lambda: PoolTimeout(5, 0.0, 1.0, None),
     TooManyOutcomes: lambda: TooManyOutcomes("no room"),
     Damaged: lambda: Damaged("not an outcome"),
 }
@@ -46,7 +46,7 @@ MADE: dict[type[Exception], Callable[[], Exception]] = {
 
 def test_every_public_error_is_among_the_pickled_examples() -> None:
     """But for those of the stores themselves, which come and go with their drivers: one stands for all."""
-    assert {leasehold.LeaseholdError, *kinds()} == set(MADE) - {NoTurn}
+    assert {leasehold.LeaseholdError, *kinds()} == set(MADE) - {PoolTimeout}
 
 
 @pytest.mark.parametrize("kind", MADE)

@@ -276,7 +276,7 @@ ON CONFLICT (namespace, name) DO UPDATE SET version = l.version + 1, updated""",
     Mutant(
         "MariaDB: the wake-up is lost: nobody is rung",
         "stores/sql/session.py",
-        "                yield from self.knock(session)\n            except Refused:",
+        "                yield from self.wake(session)\n            except Refused:",
         "                yield from ()\n            except Refused:",
         "release_reaches_the_waiter and threads",
         ("mariadb",),

@@ -98,7 +98,7 @@ def cancel_all_tasks() -> None:
 async def test_listener_and_keeper_come_back_when_every_task_was_cancelled(
     database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql_tasks, "RETRY_DEAF", sql_tasks.RETRY)  # a machine that stood still is not what it is about
+    monkeypatch.setattr(sql_tasks, "RETRY_WITHOUT_PUSH", sql_tasks.RETRY)
     async with (
         aio.connect(database.url, namespace=namespace, ttl=60) as locks,
         aio.connect(database.url, namespace=namespace, ttl=60) as others,

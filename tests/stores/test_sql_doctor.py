@@ -11,8 +11,8 @@ import pytest
 from sql_servers import KINDS, Database, inside
 
 import leasehold
-from leasehold.stores.mysql import bell as mysql_bell
-from leasehold.stores.mysql.bell import NAPPING, Standing
+from leasehold.stores.mysql import listener as mysql_listener
+from leasehold.stores.mysql.listener import SLEEPING, SleepingListener
 from leasehold.stores.postgresql import threads as postgresql_threads
 from leasehold.stores.sql import admin as sql_admin
 from leasehold.stores.sql.session import Broken
@@ -68,21 +68,22 @@ def test_doctor_rings_again_if_the_first_ring_came_too_soon(
     """A listener that a busy machine keeps from sleeping misses it: that is no reason to say that there is no push."""
     database = Database(request.getfixturevalue(f"{kind}_server"))
     sql_admin.init(database.url)
-    nap = Standing.nap
+    sleep = SleepingListener.sleep
 
-    def late(self: Standing) -> Any:
+    def late(self: SleepingListener) -> Any:
         time.sleep(1.0)
-        return nap(self)
+        return sleep(self)
 
-    monkeypatch.setattr(Standing, "nap", late)
+    monkeypatch.setattr(SleepingListener, "sleep", late)
     assert levels(database.url)["push"] == "ok"
 
 
 def test_doctor_waits_for_a_listener_that_tries_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """One connection that broke, or took a busy machine too long to make, says nothing about push."""
     sql_admin.init(database.url)
-    side: Any = postgresql_threads if database.is_postgresql else mysql_bell
-    run, tries = side.Listener.run, []
+    postgresql = database.is_postgresql
+    listener: Any = postgresql_threads.PostgreSQLListener if postgresql else mysql_listener.MySQLListener
+    run, tries = listener.run, []
 
     def broken_at_first(self: Any, ready: Any, rung: Any) -> None:
         tries.append(self)
@@ -90,7 +91,7 @@ def test_doctor_waits_for_a_listener_that_tries_again(database: Database, monkey
             raise Broken("connection reset")
         run(self, ready, rung)
 
-    monkeypatch.setattr(side.Listener, "run", broken_at_first)
+    monkeypatch.setattr(listener, "run", broken_at_first)
     assert levels(database.url)["push"] == "ok"
     assert len(tries) > 1
 
@@ -110,12 +111,12 @@ def test_doctor_sees_that_other_users_wait(kind: str, request: pytest.FixtureReq
             with leasehold.connect(database.as_user(who)) as locks:
                 driver: Any = inside(locks).driver
                 eventually(lambda driver=driver: driver.listen("", None))
-                eventually(lambda who=who: database.sql(asleep, NAPPING, who))
+                eventually(lambda who=who: database.sql(asleep, SLEEPING, who))
                 told = [each for each in sql_admin.doctor(database.url) if each.subject == "users"]
                 assert [each.level for each in told] == ["warning" for _ in found]
                 assert all(each in told[0].message for each in found)
             # On a busy machine it is not ended in time, and sleeps out.
-            eventually(lambda: not database.sql(asleep, NAPPING, user), mysql_bell.NAP + 15)
+            eventually(lambda: not database.sql(asleep, SLEEPING, user), mysql_listener.SLEEP + 15)
     finally:
         database.sql(f"DROP USER {user}")
 

@@ -25,10 +25,10 @@ import leasehold
 from leasehold import aio
 from leasehold.core import clock, timing
 from leasehold.core.protocol import ALL, HELD, Busy, Holding
-from leasehold.stores.mysql import bell as mysql_bell
+from leasehold.stores.mysql import listener as mysql_listener
 from leasehold.stores.mysql import threads as mysql_threads
-from leasehold.stores.mysql.bell import INTERRUPTED, Standing
-from leasehold.stores.mysql.sql import MySQL, asleep, bell
+from leasehold.stores.mysql.listener import INTERRUPTED, SleepingListener
+from leasehold.stores.mysql.sql import MySQL, listener_lock, sleep_lock
 from leasehold.stores.postgresql import tasks as postgresql_tasks
 from leasehold.stores.postgresql import threads as postgresql_threads
 from leasehold.stores.postgresql.sql import PostgreSQL
@@ -49,14 +49,14 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose proof did not arrive, because the machine stood still or the network broke in the middle of it,
     tries again at once: where that is not what the test is about."""
     for module in (sql_threads, sql_tasks):
-        monkeypatch.setattr(module, "RETRY_DEAF", sql_threads.RETRY)
+        monkeypatch.setattr(module, "RETRY_WITHOUT_PUSH", sql_threads.RETRY)
 
 
 def sleeps(database: Database, locks: Any) -> bool:
     """MySQL: whether its listener sleeps in the server, and can be rung. One that is about to may miss a ring."""
     address = inside(locks).driver.session.address
     found = "SELECT IS_USED_LOCK(%s) = IS_USED_LOCK(%s)"
-    return database.is_postgresql or database.sql(found, bell(address), asleep(address)) == [(1,)]
+    return database.is_postgresql or database.sql(found, listener_lock(address), sleep_lock(address)) == [(1,)]
 
 
 @pytest.mark.usefixtures("soon_again")
@@ -89,7 +89,7 @@ def test_a_lost_connection_that_takes_its_time_to_go_is_waited_for(
     execute, killed, waited = mysql_threads.MySQLConnection.execute, [], []
 
     def late(self: Any, statement: Any, limit: float) -> Any:
-        if killed and (wait := re.fullmatch(r"SELECT GET_LOCK\(%\(bell\)s, (\d+)\)", statement.sql)):
+        if killed and (wait := re.fullmatch(r"SELECT GET_LOCK\(%\(lock\)s, (\d+)\)", statement.sql)):
             # Longer than it would: a busy machine may take its time to kill.
             waited.append(int(wait[1]))
             return execute(self, Statement(statement.sql.replace(f" {wait[1]})", " 25)"), statement.values), 30.0)
@@ -103,8 +103,8 @@ def test_a_lost_connection_that_takes_its_time_to_go_is_waited_for(
     with leasehold.connect(database.url, namespace=namespace) as locks:
         driver: Any = inside(locks).driver
         old = database.connect()
-        old.cursor().execute("SELECT GET_LOCK(%s, 1)", (bell(driver.session.address),))
-        eventually(lambda: hears(locks), sql_threads.RETRY_DEAF / 2)
+        old.cursor().execute("SELECT GET_LOCK(%s, 1)", (listener_lock(driver.session.address),))
+        eventually(lambda: hears(locks), sql_threads.RETRY_WITHOUT_PUSH / 2)
         assert len(killed) == 1
         assert waited[0] > 1.3
         killed[0].join()
@@ -115,7 +115,7 @@ def test_a_lost_connection_that_takes_its_time_to_go_is_waited_for(
 def test_a_connection_that_fell_silent_is_noticed(
     postgresql_server: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql_threads, "LOOK_EVERY", 0.3)
+    monkeypatch.setattr(postgresql_threads, "CHECK_EVERY", 0.3)
     database = Database(postgresql_server)
     with (
         Proxy(database.port) as proxy,
@@ -132,7 +132,7 @@ def test_a_connection_that_fell_silent_is_noticed(
 async def test_a_connection_that_fell_silent_is_noticed_under_asyncio(
     postgresql_server: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql_tasks, "LOOK_EVERY", 0.3)
+    monkeypatch.setattr(postgresql_tasks, "CHECK_EVERY", 0.3)
     database = Database(postgresql_server)
     with Proxy(database.port) as proxy:
         async with aio.connect(database.at(proxy.port), namespace=namespace) as locks:
@@ -196,7 +196,7 @@ def test_a_proof_that_a_busy_machine_delays_is_waited_for(
     postgresql_server: Any, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else there would be no push for a minute."""
-    prove, hear = postgresql_threads.proof, postgresql_threads.heard
+    prove, hear = postgresql_threads.proof, postgresql_threads.notifications
     sent: list[float] = []
 
     def proof(*of_what: str) -> Any:
@@ -204,9 +204,11 @@ def test_a_proof_that_a_busy_machine_delays_is_waited_for(
         return prove(*of_what)
 
     monkeypatch.setattr(postgresql_threads, "proof", proof)
-    monkeypatch.setattr(postgresql_threads, "heard", lambda raw: hear(raw) if time.monotonic() > sent[0] + 1.5 else [])
+    monkeypatch.setattr(
+        postgresql_threads, "notifications", lambda raw: hear(raw) if time.monotonic() > sent[0] + 1.5 else []
+    )
     with leasehold.connect(postgresql_server.url, namespace=namespace) as locks:
-        eventually(lambda: hears(locks), sql_threads.RETRY_DEAF / 2)
+        eventually(lambda: hears(locks), sql_threads.RETRY_WITHOUT_PUSH / 2)
 
 
 @contextmanager
@@ -236,14 +238,14 @@ def test_a_release_that_is_done_does_not_fail_over_the_ring(
     ):
         lease = locks.lock("name").acquire()
         with another_waits(database, namespace, lease.token):
-            ring = MySQL.ring
+            ring = MySQL.wake_sleeping
 
             def broken(self: MySQL, session: str) -> Any:
                 proxy.reset()
                 return ring(self, session)
 
             with monkeypatch.context() as patch:
-                patch.setattr(MySQL, "ring", broken)
+                patch.setattr(MySQL, "wake_sleeping", broken)
                 assert lease.release() is True
             proxy.all_well()
         locks.lock("other").acquire().release()  # the broken connection was not kept
@@ -274,13 +276,13 @@ def test_who_sleeps_is_found_and_rung_in_one_statement(
 
 
 def no_answer_to_rings(patch: pytest.MonkeyPatch, proxy: Proxy) -> None:
-    ring = MySQL.ring
+    ring = MySQL.wake_sleeping
 
     def hung(self: MySQL, session: str) -> Any:
         proxy.blackhole()
         return ring(self, session)
 
-    patch.setattr(MySQL, "ring", hung)
+    patch.setattr(MySQL, "wake_sleeping", hung)
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])
@@ -328,19 +330,19 @@ def test_a_ring_that_came_between_two_sleeps_is_made_up_for(
     what is held is heard, though one who is next in a queue may have been meant."""
     monkeypatch.setattr(timing, "FALLBACK", 1000.0)  # by the ring alone
     database = Database(request.getfixturevalue(f"{kind}_server"))
-    nap, up, done = Standing.nap, threading.Event(), threading.Event()
+    sleep, up, done = SleepingListener.sleep, threading.Event(), threading.Event()
 
-    def held_up(self: Standing) -> Any:
+    def held_up(self: SleepingListener) -> Any:
         if self._session is inside(two).driver.session and up.is_set() and not done.is_set():
             done.wait(30)
-        called = yield from nap(self)
+        called = yield from sleep(self)
         return called
 
     with (
         leasehold.connect(database.url, namespace=namespace) as one,
         leasehold.connect(database.url, namespace=namespace) as two,
     ):
-        monkeypatch.setattr(Standing, "nap", held_up)
+        monkeypatch.setattr(SleepingListener, "sleep", held_up)
         lease, broken = one.lock("name", ttl=270).acquire(), two.lock("broken", ttl=270).acquire()
         got: list[Any] = []
         waiter = threading.Thread(target=lambda: got.append(two.lock("name").acquire(timeout=60)))
@@ -379,7 +381,7 @@ def test_rings_at_the_same_time_do_not_hold_each_other_up(
         return over - began > 1.8 and max(b - a for a, b in pairwise(alive)) < 0.6
 
     def sleep(number: int) -> None:
-        statement = next(Standing(Session(MySQL("leases", kind), f"{namespace}{number}")).nap())
+        statement = next(SleepingListener(Session(MySQL("leases", kind), f"{namespace}{number}")).sleep())
         with database.connect() as connection:
             asleep.append(connection.thread_id())
             cursor = connection.cursor()
@@ -453,60 +455,60 @@ def test_the_url_has_the_last_word(postgresql_server: Any, namespace: str) -> No
         assert ("billing",) in found
 
 
-def napping() -> tuple[Standing, Any]:
+def asleep_listener() -> tuple[SleepingListener, Any]:
     """A session that two wait in, asleep."""
-    standing = Standing(Session(MySQL("leases", "mysql"), "n"))
+    standing = SleepingListener(Session(MySQL("leases", "mysql"), "n"))
     holder = Holding("x", "other", "o", "lock", None, 1, 0.0, 9.0)
     for attempt in ("a", "b"):
         standing.add(attempt, Busy(holder, 0, 9.0))
-    nap = standing.nap()
-    next(nap)
-    return standing, nap
+    sleep = standing.sleep()
+    next(sleep)
+    return standing, sleep
 
 
-def asks_about(standing: Standing) -> list[str]:
+def asks_about(standing: SleepingListener) -> list[str]:
     """The names whose rows it reads when it is rung: those of attempts that have not been rung since."""
-    nap = standing.nap()
-    next(nap)
-    nap.send(Result([(1, 1, 1)], 1))
+    sleep = standing.sleep()
+    next(sleep)
+    sleep.send(Result([(1, 1, 1)], 1))
     try:
-        return sorted(set(nap.send(Result([(1,)], 1)).values) - {"namespace"})
+        return sorted(set(sleep.send(Result([(1,)], 1)).values) - {"namespace"})
     except StopIteration:
         return []
 
 
 def test_a_sleep_that_nobody_ends_is_followed_by_another_at_once() -> None:
     """An idle waiter is told nothing, and nothing is asked for it: it looks by itself more often than that."""
-    standing, nap = napping()
-    assert "read_only" in nap.send(Result([(1, 0, 1)], 1)).sql
+    standing, sleep = asleep_listener()
+    assert "read_only" in sleep.send(Result([(1, 0, 1)], 1)).sql
     with pytest.raises(StopIteration) as end:
-        nap.send(Result([(0, 0)], 1))
+        sleep.send(Result([(0, 0)], 1))
     assert end.value.value == []
     assert asks_about(standing) == ["n0"], "both still wait, for the one name"
 
 
 @pytest.mark.parametrize("said", [(1, 0), (0, 1), ("NO_LOCK", "OFF")])
 def test_nobody_sleeps_on_in_a_server_that_has_become_a_replica(said: Any) -> None:
-    _, nap = napping()
-    nap.send(Result([(1, 0, 1)], 1))
+    _, sleep = asleep_listener()
+    sleep.send(Result([(1, 0, 1)], 1))
     with pytest.raises(OnlyReads):
-        nap.send(Result([said], 1))
+        sleep.send(Result([said], 1))
 
 
 def test_a_ring_while_one_asks_whether_it_has_is_heard() -> None:
-    _, nap = napping()
-    nap.send(Result([(1, 0, 1)], 1))
-    nap.throw(Refused(INTERRUPTED[0], "interrupted"))
-    nap.send(Result([(1,)], 1))
+    _, sleep = asleep_listener()
+    sleep.send(Result([(1, 0, 1)], 1))
+    sleep.throw(Refused(INTERRUPTED[0], "interrupted"))
+    sleep.send(Result([(1,)], 1))
     with pytest.raises(StopIteration) as end:
-        nap.send(Result([("b", None)], 1))
+        sleep.send(Result([("b", None)], 1))
     assert end.value.value == ["b"]
 
 
 def test_a_listener_leaves_a_server_that_has_become_a_replica(
     start_server: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mysql_bell, "NAP", 0.5)
+    monkeypatch.setattr(mysql_listener, "SLEEP", 0.5)
     database = Database(start_server(MariaDB))
     with leasehold.connect(database.url) as locks:
         eventually(lambda: hears(locks))
@@ -528,7 +530,7 @@ def look_often(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return prove(*of_what)
 
     for side in (postgresql_threads, postgresql_tasks):
-        monkeypatch.setattr(side, "LOOK_EVERY", 0.3)
+        monkeypatch.setattr(side, "CHECK_EVERY", 0.3)
         monkeypatch.setattr(side, "proof", proof)
     return sent
 
@@ -627,13 +629,13 @@ async def test_who_is_called_during_a_proof_is_told(side: Any, monkeypatch: pyte
     session, own = Session(PostgreSQL(), "n"), Mock()
     if side is postgresql_threads:
         other = Other()
-        monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
+        monkeypatch.setattr(side, "notifications", lambda raw: ["called", other.mark])
         listener = postgresql_threads.PostgreSQLListener(session, Mock())
         listener.prove(own, other, rung.append)
         listener.close()
     else:
         other = AsyncOther()
-        monkeypatch.setattr(side, "heard", lambda raw: ["called", other.mark])
+        monkeypatch.setattr(side, "notifications", lambda raw: ["called", other.mark])
         await postgresql_tasks.AsyncPostgreSQLListener(session, Mock()).prove(own, other, rung.append)  # type: ignore[arg-type]
     assert rung == ["called"]
 
@@ -645,13 +647,13 @@ async def test_a_proof_that_came_while_all_stood_still_is_one(side: Any, monkeyp
     monkeypatch.setattr(clock, "now", lambda: now)
     session, looks = Session(PostgreSQL(), "n"), 0
 
-    def heard(raw: Any) -> list[str]:
+    def notifications(raw: Any) -> list[str]:
         nonlocal now, looks
         looks += 1
         now += side.PROOF_WITHIN + 1.0  # between this look and what comes after it
         return [other.mark] if looks > 1 else []
 
-    monkeypatch.setattr(side, "heard", heard)
+    monkeypatch.setattr(side, "notifications", notifications)
     if side is postgresql_threads:
         other = Other()
         listener = postgresql_threads.PostgreSQLListener(session, Mock())
@@ -686,10 +688,10 @@ def test_whoever_was_not_rung_polls_for_a_while(
         eventually(lambda: hears(two))
         for _ in range(20):  # one who comes late himself does not blame it on others
             hand_over(one, two)
-            if clock.now() < driver.session.waiters.doubted:
+            if clock.now() < driver.session.waiters.distrusted_until:
                 break
         assert not hears(two)
-        driver.session.waiters.doubted = clock.now()  # a minute later
+        driver.session.waiters.distrusted_until = clock.now()  # a minute later
         eventually(lambda: hears(two))
 
 
@@ -713,18 +715,18 @@ async def test_so_does_a_task(database: Database, namespace: str) -> None:
                     await asyncio.sleep(0.02)
 
         await until(True)
-        driver.session.waiters.doubt()
+        driver.session.waiters.distrust_push()
         assert await driver.listen("", None) is False
-        driver.session.waiters.doubted = clock.now()
+        driver.session.waiters.distrusted_until = clock.now()
         assert await driver.listen("", None) is True
 
 
 def test_a_ring_that_grants_nothing_is_for_who_is_next_or_for_what_is_held() -> None:
-    standing, nap = napping()
-    nap.send(Result([(1, 1, 1)], 1))
-    nap.send(Result([(1,)], 1))  # it is up
+    standing, sleep = asleep_listener()
+    sleep.send(Result([(1, 1, 1)], 1))
+    sleep.send(Result([(1,)], 1))  # it is up
     with pytest.raises(StopIteration) as end:
-        nap.send(Result([("other", json.dumps(["lock", 1, 1, 1, 1, 0, [], [["a"], ["b"]]]))], 1))
+        sleep.send(Result([("other", json.dumps(["lock", 1, 1, 1, 1, 0, [], [["a"], ["b"]]]))], 1))
     assert end.value.value == ["a", HELD]
     standing.discard("b")
     assert asks_about(standing) == [], "the other was told, and waits no more"

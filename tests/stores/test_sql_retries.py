@@ -42,7 +42,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours waits for a row until the other transaction is over, however slow the machine is."""
     monkeypatch.setattr(sql_session, "PATIENCE", 30.0)
-    monkeypatch.setattr(sql_session, "HARDLY", 30.0)
+    monkeypatch.setattr(sql_session, "BRIEFLY", 30.0)
 
 
 def background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:

@@ -277,7 +277,7 @@ async def test_one_who_is_cancelled_is_given_up_after_what_he_asked_for(
     database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The statement waits for a row when its caller goes: giving up waits for it, whichever name it is about."""
-    monkeypatch.setattr(sql_session, "HARDLY", 30.0)  # for which it does not usually wait long
+    monkeypatch.setattr(sql_session, "BRIEFLY", 30.0)  # for which it does not usually wait long
     async with aio.connect(f"{database.url}?push=off", namespace=namespace, ttl=60) as locks:
         async with locks.all_of(*NAMES):
             pass

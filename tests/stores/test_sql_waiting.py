@@ -133,7 +133,7 @@ def resumed(steps: Any, answer: Any) -> Any:
 
 
 def doubts(server: Server) -> bool:
-    return server.store.waiters.doubted > server.now
+    return server.store.waiters.distrusted_until > server.now
 
 
 def joining(server: Server, attempt: str) -> Any:
@@ -174,7 +174,7 @@ def test_a_grant_that_lapses_without_a_ring_is_a_reason_for_doubt(server: Server
     server.now += FALLBACK / 2
     assert isinstance(server.ask("a"), Grant)
     assert doubts(server)
-    server.now += sql_waiting.DOUBT
+    server.now += sql_waiting.DISTRUST_FOR
     assert not doubts(server)
 
 
@@ -346,7 +346,7 @@ def test_a_holder_that_has_expired_is_replaced_by_who_is_next(server: Server) ->
     server.hold(3)
     server.queue("a", "b", "c")
     server.now += 3
-    look = server.store.waiters["b"].crowd.begin_look()
+    look = server.store.waiters["b"].peers.begin_look()
     assert look is not None
     assert isinstance(server.ask("a"), Grant)
     look.release()
@@ -426,7 +426,7 @@ def test_a_look_that_is_under_way_is_waited_for_but_not_for_long(server: Server)
     assert server.ask("c").place == 2
     assert server.sent == ["Read"]
     look.close()
-    assert server.store.waiters["a"].crowd.begin_look()
+    assert server.store.waiters["a"].peers.begin_look()
 
 
 def test_a_look_that_fails_is_told_and_made_again(server: Server) -> None:
@@ -515,7 +515,7 @@ def test_whose_crowd_was_left_by_the_last_other_as_it_came_joins_those_who_come_
     server.queue("z")
 
     class Overtaken(sql_waiting.Waiter):
-        def __init__(self, attempt: str, crowd: sql_waiting.Crowd) -> None:
+        def __init__(self, attempt: str, crowd: sql_waiting.NameWaiters) -> None:
             if attempt == "a":
                 server.store.waiters.forget("z")  # as a destructor may, or another thread
             super().__init__(attempt, crowd)
@@ -523,8 +523,8 @@ def test_whose_crowd_was_left_by_the_last_other_as_it_came_joins_those_who_come_
     monkeypatch.setattr(sql_waiting, "Waiter", Overtaken)
     server.queue("a", "b")
     waiters = server.store.waiters
-    assert waiters["a"].crowd is waiters["b"].crowd is waiters.crowds["x"]
-    assert set(waiters.crowds["x"]) == {"a", "b"}
+    assert waiters["a"].peers is waiters["b"].peers is waiters.by_name["x"]
+    assert set(waiters.by_name["x"]) == {"a", "b"}
 
 
 def test_many_threads_that_join_and_leave_are_never_alone() -> None:
@@ -534,7 +534,7 @@ def test_many_threads_that_join_and_leave_are_never_alone() -> None:
     def come_and_go(thread: int) -> None:
         for number in range(20_000):
             attempt = f"{thread}.{number}"
-            if waiters.join("x", attempt).crowd is not waiters.crowds.get("x"):
+            if waiters.join("x", attempt).peers is not waiters.by_name.get("x"):
                 alone.append(attempt)
             waiters.forget(attempt)
 
@@ -550,7 +550,7 @@ def test_many_threads_that_join_and_leave_are_never_alone() -> None:
         sys.setswitchinterval(interval)
     assert not alone
     assert not waiters
-    assert not waiters.crowds
+    assert not waiters.by_name
 
 
 def test_a_break_that_comes_with_the_accept_is_not_undone(server: Server) -> None:
@@ -598,7 +598,7 @@ def test_places_that_could_not_be_kept_are_not_taken_for_kept(server: Server) ->
     with pytest.raises(leasehold.StoreUnavailable):
         server.ask("a")
     assert server.sent == ["Exchange"]
-    seen = server.store.waiters["a"].crowd.seen
+    seen = server.store.waiters["a"].peers.seen
     assert seen is not None
     assert seen.entry.state() == server.row.state
 
@@ -658,7 +658,7 @@ def test_an_answer_that_comes_late_does_not_hide_a_newer_one(server: Server) -> 
     assert server.ask("b").place == 0
     with pytest.raises(StopIteration):
         look.send(old)
-    assert server.store.waiters["b"].crowd.seen.place("b") == 0  # type: ignore[union-attr]
+    assert server.store.waiters["b"].peers.seen.place("b") == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("tells", [False, True], ids=["reads", "told"])
@@ -790,7 +790,7 @@ def test_in_a_forked_child_nobody_waits(server: Server) -> None:
     server.queue("a", "b")
     server.store.waiters.reset()
     assert not server.store.waiters
-    assert not server.store.waiters.crowds
+    assert not server.store.waiters.by_name
 
 
 def test_who_was_granted_or_has_left_is_forgotten(server: Server) -> None:
@@ -801,7 +801,7 @@ def test_who_was_granted_or_has_left_is_forgotten(server: Server) -> None:
     server.store.waiters.ring("b")
     assert isinstance(server.ask("b"), Grant)
     assert not server.store.waiters
-    assert not server.store.waiters.crowds
+    assert not server.store.waiters.by_name
 
 
 # With servers.
@@ -961,7 +961,7 @@ async def test_a_cancelled_looker_holds_up_nobody(
         await _waiting(locks, 5)
         lookers: list[Any] = []
         core: Any = inside(locks)
-        crowd = core.store.waiters.crowds["name"]
+        crowd = core.store.waiters.by_name["name"]
         original = crowd.begin_look
 
         def begin_look() -> Any:

@@ -1,4 +1,12 @@
-"""``mysql://`` and ``mariadb://``: leases in a table, one statement each. Drivers: PyMySQL, aiomysql."""
+"""``mysql://`` and ``mariadb://``: leases in a table of MySQL or MariaDB. Drivers: PyMySQL, aiomysql.
+
+**Stored**: one row per name, as ``stores/sql`` describes; namespace and name are bytes, so that no collation makes two
+names one. **Clock**: the server's ``UTC_TIMESTAMP(6)``. **Wake-ups**: a connection per process sleeps in the server,
+until KILL QUERY ends its sleep (:mod:`.listener`).
+
+**To read next**: :mod:`.sql` (the statements), :mod:`.listener`, :mod:`.threads` and :mod:`.tasks` (connections),
+:mod:`.pool` (an aiomysql pool that belongs to the user), :mod:`.compat` (what the drivers do not offer publicly).
+"""
 
 from __future__ import annotations
 
@@ -61,7 +69,7 @@ def arguments(place: SqlAddress, limit: float) -> dict[str, Any]:
         "autocommit": True,
         "connect_timeout": max(0.1, limit),
         # A statement waits for a row so long, and is sent again if there is time left: it must not wait for a minute
-        # and then be done though nobody waits for it any more.
+        # and then be done after its caller gave up.
         "init_command": f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
     }
     if place.database is not None:

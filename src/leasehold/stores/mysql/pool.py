@@ -1,7 +1,7 @@
 """The user's own aiomysql ``Pool``: theirs, never closed by us. (PyMySQL, for threads, has none.)
 
-Each operation borrows a connection, has it in autocommit meanwhile, and gives it back as it was. A pool of one is
-enough: what sleeps in the server for the push is a connection beside the pool, made as the pool makes its own.
+Each operation borrows a connection, turns autocommit on, and returns the connection as it was. A pool of 1 is enough:
+the connection that sleeps in the server for the push is made beside the pool, as the pool makes its own.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class AsyncLender:
         finally:  # also when this is cancelled, at whatever point: else the pool would be smaller by one for ever
             try:
                 if not as_it_was:
-                    # Not closed, which the pool would not tell those who wait for a connection: it finds it lost.
+                    # Not close(): the pool finds a lost connection by itself, but wakes nobody for a closed one.
                     abort(connection.raw)
                     await asyncio.sleep(0)
             finally:

@@ -65,7 +65,7 @@ _INTO = """INSERT INTO {table}
     (namespace, name, format, version, token, attempt, session, owner, kind, data, state,
      acquired, expires, expires_day, more, created, updated)"""
 
-# One who waits joins the queue behind a holder and those who wait already. That it has, the row tells, not the answer.
+# A waiter joins the queue behind a holder and the waiters before it. The row shows whether it did, not the answer.
 _JOINS = f"""(state <> 0 AND expires > {_NOW} AND attempt <> %(attempt)s AND format = {FORMAT}
     AND (more IS NULL OR (LEFT(more, {len(LOCK)}) = '{LOCK}' AND LOCATE(%(attempt)s, more) = 0)))"""
 _ENDS_OPEN = f"LEFT(more, CHAR_LENGTH(more) - {len(CLOSED)}), IF(RIGHT(more, {len(NOBODY)}) = '{NOBODY}', '', ',')"
@@ -349,7 +349,7 @@ class MySQL(Dialect):
         return Statement(sql.replace("{which}", " OR ".join(which)), values)
 
     def extended(self, batch: Sequence[Renewal], result: Result) -> Collection[Sequence[Any]]:
-        """Which ones were not is not told: then the rows have to."""
+        """The server returns only how many were renewed. If some were not, their rows have to be read."""
         return {each[:3] for each in batch} if result.touched == len(batch) else ()
 
     def extended_at(self, result: Result) -> int:
@@ -373,30 +373,30 @@ class MySQL(Dialect):
             return Statement(sql, {**values, "before": hexed(before)})
         return Statement(sql.replace(_BELOW, ""), values)
 
-    # Rings: see :mod:`.bell`.
+    # Wake-ups: see :mod:`.listener`.
 
-    def ring(self, session: str) -> Statement | None:
+    def wake_sleeping(self, session: str) -> Statement | None:
         # A hint: a server that is slow to end another's sleep (MariaDB's SLEEP() could take two seconds) must not hold
         # up who has been granted something, or that would be over by then.
-        return Hint("KILL QUERY IS_USED_LOCK(%(asleep)s)", {"asleep": asleep(session)})
+        return Hint("KILL QUERY IS_USED_LOCK(%(asleep)s)", {"asleep": sleep_lock(session)})
 
-    def knock(self, session: str) -> Statement | None:
-        values = {"bell": bell(session), "asleep": asleep(session)}
-        return Statement("SELECT IS_USED_LOCK(%(bell)s), IS_USED_LOCK(%(asleep)s)", values)
+    def find_listener(self, session: str) -> Statement | None:
+        values = {"lock": listener_lock(session), "asleep": sleep_lock(session)}
+        return Statement("SELECT IS_USED_LOCK(%(lock)s), IS_USED_LOCK(%(asleep)s)", values)
 
-    def knocked(self, result: Result) -> tuple[Statement | None, bool]:
+    def found_listener(self, result: Result) -> tuple[Statement | None, bool]:
         number, sleeps = result.rows[0]
         if number is None:
             return None, False  # it does not listen
         return Hint(f"KILL QUERY {int(number)}", {}), sleeps is None
 
 
-def bell(session: str) -> str:
+def listener_lock(session: str) -> str:
     """The name of the lock by which the connection that a session listens on is found."""
     return f"leasehold_{session}"
 
 
-def asleep(session: str) -> str:
+def sleep_lock(session: str) -> str:
     """The name of the lock that this connection has while it sleeps."""
     return f"leasehold_{session}_z"
 

@@ -19,17 +19,17 @@ from ..sql.session import Broken, Session
 from ..sql.tasks import AsyncSqlPool, SqlTasks, carry_out
 from ..sql.url import SqlAddress
 from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
-from .bell import NAP, Standing
 from .compat import abort, close_without_loop, is_stale, result_of
+from .listener import SLEEP, SleepingListener
 from .threads import make as make_threads
 
 UNLIMITED = {"connect_timeout": None}
 """How aiomysql is to connect: the limit is ours. Its own is Python's ``wait_for``, which in 3.11 forgets that it was
-cancelled if that came in the moment in which it was done. A listener that was to end would go on."""
+cancelled if that came in the moment in which it was done. A listener that was cancelled would continue."""
 
 
 class _Demanding(aiomysql.Connection):  # type: ignore[misc]  # aiomysql has no types
-    """Refuses a server without TLS as soon as it says so. aiomysql would go on, and send it the password."""
+    """Refuses a server without TLS as soon as it says so. aiomysql would continue, and send the password."""
 
     @property
     def server_capabilities(self) -> int:
@@ -135,22 +135,22 @@ class AsyncMySQLListener:
     def __init__(self, session: Session, open: Callable[[float], Any]) -> None:
         self._session = session
         self._open = unless_cancelled(open)
-        self._standing = Standing(session)
+        self._sleeping = SleepingListener(session)
 
     async def run(self, ready: Callable[[], None], rung: Callable[[str], None]) -> None:
         connection: AsyncMySQLConnection = await self._open(2.0)
         try:
             await carry_out(self._session.check(), connection, clock.now() + 2.0)
-            await carry_out(self._standing.announce(), connection, clock.now() + 5.0)
+            await carry_out(self._sleeping.announce(), connection, clock.now() + 5.0)
             ready()
             while True:
-                for attempt in await carry_out(self._standing.nap(), connection, clock.now() + NAP + 5.0):
+                for attempt in await carry_out(self._sleeping.sleep(), connection, clock.now() + SLEEP + 5.0):
                     rung(attempt)
         finally:
             await connection.close()
 
     def stand_by(self, attempt: str, busy: Busy | None) -> None:
-        self._standing.add(attempt, busy)
+        self._sleeping.add(attempt, busy)
 
     def forget(self, attempt: str) -> None:
-        self._standing.discard(attempt)
+        self._sleeping.discard(attempt)

@@ -18,10 +18,10 @@ from ..sql.session import Broken, Session
 from ..sql.threads import SqlPool, SqlThreads, carry_out
 from ..sql.url import SqlAddress
 from . import GIVE_UP_WITHIN, arguments, compat, composed, ending, failure, refusal
-from .bell import MySQLListener
+from .listener import MySQLListener
 
 ANSWERS_WITHIN = 0.02
-"""How long to wait for the end of a statement that nobody waits for any more, before it is ended."""
+"""How long to wait for a statement whose caller was interrupted, before it is ended."""
 
 
 class MySQLConnection:

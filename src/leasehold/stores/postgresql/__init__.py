@@ -1,4 +1,12 @@
-"""``postgresql://``: leases in a table, one statement each, with LISTEN/NOTIFY for the push. Driver: psycopg 3."""
+"""``postgresql://``: leases in a table of PostgreSQL. Driver: psycopg 3.
+
+**Stored**: one row per name, as ``stores/sql`` describes. **Clock**: the server's ``clock_timestamp()``, which advances
+within a transaction. **Wake-ups**: NOTIFY on a channel per process, sent by the statement that grants; one connection
+listens, and proves from time to time that notifications arrive (a pooler may drop them).
+
+**To read next**: :mod:`.sql` (the statements), :mod:`.libpq` (how they are sent and prepared), :mod:`.threads` and
+:mod:`.tasks` (connections and listeners), :mod:`.pool` (a pool of psycopg_pool that belongs to the user).
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from ..sql.tasks import SqlTasks, TasksOfALoop
 from ..sql.threads import SqlThreads
 from ..sql.url import SqlAddress
 from .compat import configure_of
-from .link import Link
+from .libpq import LibpqConnection
 from .sql import PostgreSQL
 from .tasks import AsyncPostgreSQLConnection, AsyncPostgreSQLListener
 from .threads import PostgreSQLConnection, PostgreSQLListener, refusal
@@ -81,7 +81,7 @@ class _Lender:
     def __init__(self, pool: Any, session: Session) -> None:
         self.pool = pool
         self.session = session
-        self._links: WeakKeyDictionary[Any, Link] = WeakKeyDictionary()
+        self._links: WeakKeyDictionary[Any, LibpqConnection] = WeakKeyDictionary()
         """Of connections that we had before, with what is prepared there."""
         self._left_behind = ""
 
@@ -92,7 +92,7 @@ class _Lender:
         if self._left_behind:
             raise StoreNotReady(f"this pool {self._left_behind}")
 
-    def known(self, raw: Any) -> tuple[Link, bool]:
+    def known(self, raw: Any) -> tuple[LibpqConnection, bool]:
         """The link over a connection, and whether that is new to us."""
         link = self._links.get(raw)
         if link is not None:
@@ -100,10 +100,10 @@ class _Lender:
         if raw.info.encoding != "utf-8":
             raise StoreNotReady(f"this pool's connections have client_encoding {raw.info.encoding}: it must be UTF8")
 
-        # Those who have turned it off in psycopg (for PgBouncer, say) want none of ours either. The connection itself
-        # is not kept alive by that.
+        # A user who turned this off in psycopg (for PgBouncer, say) wants no prepared statements of ours either. The
+        # entry does not keep the connection alive.
         may = raw.prepare_threshold is not None
-        link = self._links[raw] = Link(raw.pgconn, lambda: may and self.session.prepares)
+        link = self._links[raw] = LibpqConnection(raw.pgconn, lambda: may and self.session.prepares)
         return link, True
 
     def refused(self, error: Exception) -> Exception:

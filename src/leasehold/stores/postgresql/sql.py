@@ -13,7 +13,7 @@ from ..common.forms import MOST
 from ..sql.dialect import BELOW, SELECTED, Dialect, Result, Statement, after_all_with
 from ..sql.rows import CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
 
-# clock_timestamp() goes on within a statement and a transaction; now() does not.
+# clock_timestamp() advances within a statement and a transaction; now() does not.
 _CLOCK = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
 _NOW = f"(SELECT {_CLOCK} AS now) AS c"
 # The same, for statements that may have to wait for a row: for this one, that ends when the caller gives up, or before.
@@ -63,7 +63,7 @@ _TAKE = f"""{_TO_TAKE}, token = {_NEXT_TOKEN}, attempt = excluded.attempt,
 WHERE l.state = 0 AND l.more IS NULL AND l.format = {FORMAT} AND {_CLOCK} <= {_UNTIL}
 RETURNING token"""
 
-# The same for one who waits: it joins the queue behind a holder and those who wait already. The row tells which it was.
+# The same for a waiter: it joins the queue behind a holder and the waiters before it. The row shows which it was.
 _TAKEN = ", ".join(
     f"{column} = CASE l.state WHEN 0 THEN excluded.{column} ELSE l.{column} END"
     for column in ("attempt", "session", "owner", "kind", "data", "acquired", "expires", "expires_day")
@@ -124,7 +124,7 @@ FROM {_NOW_WAIT}
 WHERE namespace = %(namespace)s AND name = %(name)s AND version = CAST(%(version)s AS bigint)
     AND c.now <= {_UNTIL}"""
 
-# The rings go out when the swap commits, and only if there was one to swap.
+# The notifications are sent when the swap commits, and only if a row was swapped.
 _UPDATE_AND_RING = f"""WITH swapped AS ({_UPDATE} RETURNING 1)
 SELECT pg_notify(r.channel, r.attempt)
 FROM swapped, unnest(CAST(%(channels)s AS text[]), CAST(%(attempts)s AS text[])) AS r(channel, attempt)"""
@@ -331,7 +331,7 @@ class PostgreSQL(Dialect):
         channels = [channel(session) for session, _ in rings]
         return Statement(self.RING, {**values, "channels": channels, "attempts": [attempt for _, attempt in rings]})
 
-    def without_rings(self, statement: Statement) -> Statement | None:
+    def without_notify(self, statement: Statement) -> Statement | None:
         if statement.sql != self.RING:
             return None
         rings = ("channels", "attempts")

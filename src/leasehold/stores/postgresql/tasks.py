@@ -14,23 +14,23 @@ from ...core.protocol import Busy
 from ...errors import StoreError
 from ..sql.dialect import Result, Statement
 from ..sql.opening import unless_cancelled
-from ..sql.session import Broken, Deaf, Session
+from ..sql.session import Broken, NoPush, Session
 from ..sql.tasks import AsyncSqlPool, SqlTasks, carry_out
 from ..sql.url import SqlAddress
-from .link import READ, Link
+from .libpq import READ, LibpqConnection
 from .threads import (
+    CHECK_EVERY,
     GIVE_UP_WITHIN,
-    HEARD_NOTHING,
-    LOOK_EVERY,
+    NO_NOTIFICATION,
+    PING,
+    PING_WITHIN,
     PROOF_WITHIN,
-    STILL_THERE,
-    STILL_WITHIN,
     TimedOut,
     close,
     failure,
-    heard,
     listening,
     new_mark,
+    notifications,
     options,
     proof,
     refusal,
@@ -40,8 +40,8 @@ from .threads import make as make_threads
 
 
 class Input:
-    """Takes in what comes on a connection, and wakes who waits for it. It stays with the loop: that is two calls less
-    for each wait, and a connection that the server has closed is known to be so."""
+    """Reads what arrives on a connection, and wakes the task that waits for it. It stays registered with the loop:
+    that saves two calls for each wait, and shows when the server has closed the connection."""
 
     def __init__(self, pgconn: Any) -> None:
         self._loop = asyncio.get_running_loop()
@@ -95,16 +95,16 @@ class AsyncPostgreSQLConnection:
         raw: psycopg.AsyncConnection[Any],
         place: SqlAddress,
         may_prepare: Callable[[], bool] = bool,
-        link: Link | None = None,
+        link: LibpqConnection | None = None,
     ) -> None:
         self.raw = raw
         self.input = Input(raw.pgconn)
         self._password = place.password
-        self._link = link or Link(raw.pgconn, may_prepare)
+        self._libpq = link or LibpqConnection(raw.pgconn, may_prepare)
 
     async def execute(self, statement: Statement, limit: float) -> Result:
         ends = clock.now() + limit
-        steps = self._link.execute(statement)
+        steps = self._libpq.execute(statement)
         try:
             wanted = next(steps)
             while True:
@@ -174,10 +174,10 @@ class AsyncPostgreSQLListener:
             await self.prove(connection, await self._open(2.0), rung)
             up()
             while True:
-                for attempt in heard(connection.raw):
+                for attempt in notifications(connection.raw):
                     rung(attempt)
                 try:
-                    await connection.input.wait(READ, clock.now() + LOOK_EVERY)
+                    await connection.input.wait(READ, clock.now() + CHECK_EVERY)
                 except TimedOut:
                     await self._prove_again(connection, rung)
         except psycopg.Error as error:
@@ -188,7 +188,7 @@ class AsyncPostgreSQLListener:
     async def prove(
         self, connection: AsyncPostgreSQLConnection, other: AsyncPostgreSQLConnection, rung: Callable[[str], None]
     ) -> None:
-        """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
+        """A pooler may accept LISTEN and lend the connection to others: have another connection notify this one."""
         mark = new_mark()
         try:
             await other.execute(proof(self._session.address, mark), PROOF_WITHIN)
@@ -196,15 +196,15 @@ class AsyncPostgreSQLListener:
             await other.close()
         ends = clock.now() + PROOF_WITHIN
         while True:
-            late = clock.now() >= ends  # before the look: what had come by then counts, however late we get to it
-            found = heard(connection.raw)
+            late = clock.now() >= ends  # read before the check: what had arrived by then counts
+            found = notifications(connection.raw)
             for attempt in found:
                 if attempt != mark:
                     rung(attempt)
             if mark in found:
                 return
             if late:
-                raise Deaf(HEARD_NOTHING)
+                raise NoPush(NO_NOTIFICATION)
             with suppress(TimedOut):
                 await connection.input.wait(READ, ends)
 
@@ -215,7 +215,7 @@ class AsyncPostgreSQLListener:
         except (Broken, StoreError):
             other = None
         if other is None:
-            await connection.execute(STILL_THERE, STILL_WITHIN)
+            await connection.execute(PING, PING_WITHIN)
         else:
             await self.prove(connection, other, rung)
 

@@ -16,19 +16,19 @@ from ...core.protocol import Busy
 from ...errors import StoreError
 from ...runtime.ready import readable
 from ..sql.dialect import Result, Statement
-from ..sql.session import Broken, Deaf, Refused, Session, no_connection
+from ..sql.session import Broken, NoPush, Refused, Session, no_connection
 from ..sql.threads import SqlPool, SqlThreads, carry_out
 from ..sql.url import SqlAddress, without
-from .link import READ, Link
+from .libpq import READ, LibpqConnection
 from .sql import channel
 
-LOOK_EVERY = 25.0
-"""How often a listener to whom nobody speaks sees whether rings still arrive."""
-STILL_WITHIN = 5.0
-"""And how long it waits for the answer."""
+CHECK_EVERY = 25.0
+"""After how many seconds without a notification a listener checks that they still arrive."""
+PING_WITHIN = 5.0
+"""How long it waits for the answer to that check."""
 PROOF_WITHIN = 3.0
-"""How long a listener waits for the ring that it sends itself: without it there is no push for a minute, so that this
-is long enough for a machine that is busy."""
+"""How long a listener waits for the notification that it sends itself. If none arrives there is no push for a minute,
+so this allows for a busy machine."""
 
 
 GIVE_UP_WITHIN = 0.3
@@ -45,15 +45,15 @@ class PostgreSQLConnection:
         raw: psycopg.Connection[Any],
         place: SqlAddress,
         may_prepare: Callable[[], bool] = bool,
-        link: Link | None = None,
+        link: LibpqConnection | None = None,
     ) -> None:
         self.raw = raw
         self._password = place.password
-        self._link = link or Link(raw.pgconn, may_prepare)
+        self._libpq = link or LibpqConnection(raw.pgconn, may_prepare)
 
     def execute(self, statement: Statement, limit: float) -> Result:
         ends = clock.now() + limit
-        steps = self._link.execute(statement)
+        steps = self._libpq.execute(statement)
         try:
             wanted = next(steps)
             while True:
@@ -80,7 +80,7 @@ class PostgreSQLConnection:
 
     def close(self) -> None:
         if under_way(self.raw):
-            # Else it would go on in the server, though nobody waits for it: perhaps for a row, as long as that takes.
+            # Otherwise the server would continue it although nobody waits: for a locked row, perhaps for long.
             try:
                 self.raw.cancel_safe(timeout=GIVE_UP_WITHIN)
                 ends = clock.now() + GIVE_UP_WITHIN
@@ -167,9 +167,9 @@ class PostgreSQLListener:
             self.prove(connection, self._open(2.0), rung)
             ready()
             while not self._stopped:
-                for attempt in heard(connection.raw):
+                for attempt in notifications(connection.raw):
                     rung(attempt)
-                if not readable(connection.raw.pgconn.socket, self._ends, within=LOOK_EVERY):
+                if not readable(connection.raw.pgconn.socket, self._ends, within=CHECK_EVERY):
                     self._prove_again(connection, rung)
         except psycopg.Error as error:
             raise Broken(str(error)) from error
@@ -177,7 +177,7 @@ class PostgreSQLListener:
             connection.close()
 
     def prove(self, connection: PostgreSQLConnection, other: PostgreSQLConnection, rung: Callable[[str], None]) -> None:
-        """A pooler may take our LISTEN and give the connection to others: have another connection ring us once."""
+        """A pooler may accept LISTEN and lend the connection to others: have another connection notify this one."""
         mark = new_mark()
         try:
             other.execute(proof(self._session.address, mark), PROOF_WITHIN)
@@ -185,26 +185,26 @@ class PostgreSQLListener:
             other.close()
         ends = clock.now() + PROOF_WITHIN
         while not self._stopped:
-            left = ends - clock.now()  # before the look: what had come by then counts, however late we get to it
-            found = heard(connection.raw)
+            left = ends - clock.now()  # read before the check: what had arrived by then counts
+            found = notifications(connection.raw)
             for attempt in found:
                 if attempt != mark:
                     rung(attempt)
             if mark in found:
                 return
             if left <= 0:
-                raise Deaf(HEARD_NOTHING)
+                raise NoPush(NO_NOTIFICATION)
             readable(connection.raw.pgconn.socket, within=left)
 
     def _prove_again(self, connection: PostgreSQLConnection, rung: Callable[[str], None]) -> None:
-        """What lies between may have changed since. Where there is no other connection, see that ours is still there:
-        that is no reason to give it up. And who waits for one out of a pool would hear nothing meanwhile."""
+        """Prove again that notifications arrive: what lies between may have changed. Without a second connection, check
+        only that this one answers. A user's pool is not asked: nothing would be received while it has none to lend."""
         try:
             other = None if self._pooled else self._open(2.0)
         except (Broken, StoreError):
             other = None
         if other is None:
-            connection.execute(STILL_THERE, STILL_WITHIN)
+            connection.execute(PING, PING_WITHIN)
         else:
             self.prove(connection, other, rung)
 
@@ -226,8 +226,8 @@ class PostgreSQLListener:
         self._poke.close()
 
 
-STILL_THERE = Statement("SELECT 1", {})
-HEARD_NOTHING = "LISTEN was accepted, but no notification arrives: is there a pooler in transaction mode?"
+PING = Statement("SELECT 1", {})
+NO_NOTIFICATION = "LISTEN was accepted, but no notification arrives: is there a pooler in transaction mode?"
 
 
 def listening(address: str) -> Statement:
@@ -235,7 +235,7 @@ def listening(address: str) -> Statement:
 
 
 def new_mark() -> str:
-    """What no attempt is called, and no earlier listener was rung with: a pooler may hand over its ring only now."""
+    """A payload that is no attempt, and that no earlier listener used: a pooler may deliver that one only now."""
     return f"-{os.urandom(8).hex()}"
 
 
@@ -243,8 +243,8 @@ def proof(address: str, mark: str) -> Statement:
     return Statement("SELECT pg_notify(%(channel)s, %(mark)s)", {"channel": channel(address), "mark": mark})
 
 
-def heard(raw: Any) -> list[str]:
-    """The attempts that were called since the last look."""
+def notifications(raw: Any) -> list[str]:
+    """The attempts that were notified since the last call."""
     raw.pgconn.consume_input()
     found = []
     while (notice := raw.pgconn.notifies()) is not None:

@@ -10,7 +10,7 @@ from typing import Any
 from ...core import clock
 from ...errors import StoreError, StoreNotReady
 from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
-from ..mysql.bell import NAPPING
+from ..mysql.listener import SLEEPING
 from ..mysql.sql import MySQL
 from ..urls import find
 from .dialect import Dialect, Statement
@@ -69,7 +69,7 @@ def doctor(url: object) -> list[Finding]:
     found: list[Finding] = []  # kept if a later check fails
     try:
         with _Connection(driver) as connection:
-            found.extend(_look(driver, _Ask(connection)))
+            found.extend(_check(driver, _Ask(connection)))
         if any(each.subject == "table" and each.level == OK for each in found):
             found.extend(_push(driver))
     except Broken as error:
@@ -137,7 +137,7 @@ class _Ask:
         return False
 
 
-def _look(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
+def _check(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
     dialect = driver.session.dialect
     try:
         lacking = ask.lacking(dialect)
@@ -159,7 +159,7 @@ def _look(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
         if not ask.has_index(dialect):
             message = "there is no index on expires_day: purging reads the whole table"
             yield Finding(WARNING, "index", message, f"run `leasehold init`, or: {dialect.INDEX}")
-    yield from (_look_mysql if isinstance(dialect, MySQL) else _look_postgresql)(ask)
+    yield from (_check_mysql if isinstance(dialect, MySQL) else _check_postgresql)(ask)
 
 
 def _push(driver: SqlThreads) -> Iterator[Finding]:
@@ -168,13 +168,13 @@ def _push(driver: SqlThreads) -> Iterator[Finding]:
     driver.on_ring = lambda attempt: rung.set()
     trouble = driver.trouble_listening(LIMIT)
     dialect, address = driver.session.dialect, driver.session.address
-    if not trouble and dialect.knock(address) is not None:  # otherwise the listener has proved it
+    if not trouble and dialect.find_listener(address) is not None:  # otherwise the listener has proved it
         rung.clear()
         ends = clock.now() + LIMIT / 2
         with _Connection(driver) as connection:
             # More than one: on a busy machine the listener may not sleep yet, and miss the first.
             while not rung.is_set() and clock.now() < ends:
-                carry_out(driver.session.knock(address), connection, clock.now() + LIMIT)
+                carry_out(driver.session.wake(address), connection, clock.now() + LIMIT)
                 rung.wait(RING_AGAIN)
         if not rung.is_set():
             trouble = "wake-ups were sent, but none arrives"
@@ -215,7 +215,7 @@ def _skew(server: float, before: float, after: float) -> Iterator[Finding]:
         yield Finding(OK, "clock", f"the server's clock is {apart:+.3f} s from this machine's")
 
 
-def _look_postgresql(ask: _Ask) -> Iterator[Finding]:
+def _check_postgresql(ask: _Ask) -> Iterator[Finding]:
     before = time.time()
     server = float(ask.value("SELECT extract(epoch FROM clock_timestamp())"))
     yield from _skew(server, before, time.time())
@@ -233,7 +233,7 @@ def _look_postgresql(ask: _Ask) -> Iterator[Finding]:
         yield Finding(WARNING, "replication", message, "set synchronous_standby_names, or use fencing tokens")
 
 
-def _look_mysql(ask: _Ask) -> Iterator[Finding]:
+def _check_mysql(ask: _Ask) -> Iterator[Finding]:
     before = time.time()
     server = ask.value("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))") / 1e6
     yield from _skew(server, before, time.time())
@@ -252,7 +252,7 @@ def _other_users(ask: _Ask) -> Iterator[Finding]:
     """Other database users whose listeners wait for wake-ups, as far as this user may see them (PROCESS)."""
     asleep = "LEFT(INFO, %(length)s) = %(begins)s AND USER <> SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()"
     users = f"SELECT GROUP_CONCAT(DISTINCT USER) FROM information_schema.PROCESSLIST WHERE {asleep}"
-    found = ask.value(users, length=len(NAPPING), begins=NAPPING)
+    found = ask.value(users, length=len(SLEEPING), begins=SLEEPING)
     if found is not None:
         message = f"other database users also wait for leases ({_text(found)}): this user's releases cannot wake them"
         advice = "use one database user for all that share leases; otherwise waiters poll, and are not served in order"

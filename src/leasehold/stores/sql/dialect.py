@@ -50,7 +50,7 @@ class Statement(NamedTuple):
 
 
 class Hint(Statement):
-    """What nothing hangs on: its answer is waited for so many seconds, and then it is left to the server."""
+    """A statement whose result does not matter: after so many seconds its answer is no longer waited for."""
 
     within = 0.2
 
@@ -87,7 +87,7 @@ class Dialect:
 
     scheme: str
     CREATED: Collection[Any]
-    """Error codes that say: somebody else has just made the table, its index, its column."""
+    """Error codes that say: another process has just created the table, its index, its column."""
     MISSING: Collection[Any]
     """Error codes that say: there is no such table."""
     LOCKED: Collection[Any]
@@ -358,36 +358,36 @@ class Dialect:
     # In the caller's own transaction.
 
     CHECK_HELD: str
-    """Locks the row of a lease against everybody until the transaction ends; a row if it is still that lease."""
+    """Locks the row of a lease until the transaction ends. Returns a row if it is still that lease."""
 
     CAN_HOLD: str
     """Asks whether :meth:`hold` would take a name, without locking its row; no row: the name was never used."""
     SNAPSHOT = ""
     """Where a transaction may be too old to see a lease: asks for its isolation level, and what it sees of the row."""
     UNDOES = False
-    """Whether a row lock is undone with the savepoint it came after, and a look makes no later read an older one."""
+    """Whether rolling back to a savepoint frees row locks taken after it, and a read fixes no older snapshot."""
 
     def hold(self, values: dict[str, Any]) -> Statement:
         """Take a free name for as long as the transaction lasts: its row is locked, and free again when that ends.
-        Where it cannot be had, the row is locked all the same."""
+        If the name is not free, the row is locked all the same."""
         raise NotImplementedError
 
-    def without_rings(self, statement: Statement) -> Statement | None:
-        """What else to send when an exchange that rings was refused, perhaps because of its rings. None: nothing."""
+    def without_notify(self, statement: Statement) -> Statement | None:
+        """The same exchange without its notifications, to send when the server refused it. None: it had none."""
         return None
 
-    # Ringing other sessions, where an exchange has not done it already.
+    # Waking other sessions, where an exchange does not notify them itself.
 
-    def ring(self, session: str) -> Statement | None:
-        """Rings a session that sleeps; refused if it does not just now. Then it is found as :meth:`knock` says."""
+    def wake_sleeping(self, session: str) -> Statement | None:
+        """Wakes a session that sleeps. Refused if it does not sleep now: then see :meth:`find_listener`."""
         return None
 
-    def knock(self, session: str) -> Statement | None:
-        """Asks where a session listens; :meth:`knocked` reads the answer."""
+    def find_listener(self, session: str) -> Statement | None:
+        """Asks which connection listens for a session; :meth:`found_listener` reads the answer."""
         return None
 
-    def knocked(self, result: Result) -> tuple[Statement | None, bool]:
-        """The statement that rings it, if it listens, and whether it is up just now and would not hear that."""
+    def found_listener(self, result: Result) -> tuple[Statement | None, bool]:
+        """The statement that wakes it, if it listens, and whether it is awake now and would miss that."""
         raise NotImplementedError
 
     # Errors.

@@ -1,6 +1,6 @@
 """The row of a name: the facts of one holder as columns, and what goes beyond that in ``more``.
 
-``more`` is NULL in the plain case: a lock, free or with one holder, and nobody waiting. Else it is JSON:
+``more`` is NULL in the plain case: a lock, free or with one holder, without waiters. Else it is JSON:
 ``[shape, limit, last token, weight, ttl, rest, further holders, queue]``, where weight, ttl and rest are those of the
 holder in the columns, and permits are as in :mod:`leasehold.core.entry`. ``state`` is 0 when no holder is in the
 columns.
@@ -70,7 +70,7 @@ def _parsed(more: str) -> list[Any]:
 
 
 def called_by(more: str | None) -> tuple[list[str], list[str]]:
-    """The attempts of its holders, and of the first of its queue. A damaged one calls nobody."""
+    """The attempts of the holders in ``more``, and of the first waiter. None if it is damaged."""
     try:
         *_, others, queue = _parsed(more) if more is not None else ([], [])
         found = [str(each[0]) for each in others], [str(each[0]) for each in queue[:1]]
@@ -80,7 +80,7 @@ def called_by(more: str | None) -> tuple[list[str], list[str]]:
 
 
 def waiter_of(ask: Ask, session: str) -> str:
-    """How one who waits for a lock begins in ``more``, up to when its place expires."""
+    """The beginning of a waiter's entry in ``more``, up to the time at which its place expires."""
     who = (ask.attempt, ask.owner, ask.kind, ask.data, session, ask.weight, ask.ttl, ask.rest)
     return _encode(who)[:-1] + ","
 

@@ -27,20 +27,20 @@ Work: TypeAlias = Generator["Statement | Pause", Any, T]
 """Yields statements, and is sent their results; or pauses."""
 
 POOL_SIZE = 4
-KNOCKS = 10
-"""How often to look whether a session sleeps again that is up just now."""
+FIND_TRIES = 10
+"""How often to check whether a listener that is awake sleeps again."""
 GRACE = 0.2
 """Seconds, at most, by which a server gives up before we do, so that its answer still arrives."""
 AT_LEAST = 1.0
 """Seconds that a call has once it has a connection, unless its limit was shorter: a statement that is cut short costs
 the connection."""
-PATIENCE, HARDLY = 1.0, 0.02
-"""Seconds that an acquire waits for a row that somebody has locked: if it has time, and if it is to know at once."""
+PATIENCE, BRIEFLY = 1.0, 0.02
+"""Seconds that an acquire waits for a locked row: ``acquire``, if it has the time, and ``try_acquire``."""
 TO_ANSWER = 0.3
 """Seconds that are left after such a wait, if there are so many. Not half of all: MariaDB waits whole seconds, or not
 at all."""
-WARY = 60.0
-"""For how long after it has met a locked row such an acquire looks first, where a statement would wait longer."""
+PROBE_FOR = 60.0
+"""For how long, after a locked row, an acquire that must not wait probes first, where a statement would wait longer."""
 CLOCK_EVERY = 60.0
 """How old what is known of the server's clock may be."""
 
@@ -63,11 +63,11 @@ class Broken(Exception):
 
 
 class Full(Broken):
-    """There is no connection, because the server has too many: of everybody, or of this user."""
+    """The server refuses another connection, because it has too many, in all or of this user."""
 
 
-class NoTurn(StoreUnavailable):
-    """Others of this process had all connections of its pool for as long as this call could wait."""
+class PoolTimeout(StoreUnavailable):
+    """Other calls of this process had all connections of the pool for as long as this call could wait."""
 
     def __init__(self, connections: int, answered: float, limit: float, full: Full | None) -> None:
         why = f"; the server refuses another connection: {full}" if full else ""
@@ -81,19 +81,19 @@ def no_connection(dialect: Dialect, code: Any, message: str) -> Exception:
 
 
 class Finished(Exception):
-    """The operation is done, but its connection is of no more use: it broke when somebody was to be rung."""
+    """The operation is done, but its connection broke when a wake-up was sent on it."""
 
     def __init__(self, result: Any) -> None:
         super().__init__()
         self.result = result
 
 
-class Deaf(Broken):
-    """All is well with the connection, but rings do not arrive on it: a pooler or a cluster stands between."""
+class NoPush(Broken):
+    """The connection works, but no wake-up arrives on it: a pooler or a cluster is in between."""
 
 
 class Session:
-    """One driver's side: its dialect, its namespace, its address, and whom to tell of rings."""
+    """What one driver knows: its dialect, its namespace, its address, and whom to notify of wake-ups."""
 
     def __init__(self, dialect: Dialect, namespace: str, waiters: Waiters | None = None) -> None:
         self.dialect = dialect
@@ -106,72 +106,46 @@ class Session:
         """Whether a connection has passed its check: the server that we were given is, or was, a primary."""
         self._clock: tuple[float, int] | None = None
         """What the server's clock said, and the local time at which we had the answer."""
-        self._wary = 0.0
+        self._probe_until = 0.0
         self._warned = False
-        """Whether it has been said that the server refuses rings."""
+        """Whether a log line has said that the server refuses NOTIFY."""
         self.renew()
 
     def renew(self) -> None:
-        """A new address, where nobody waits yet: in a new process, or in a forked one."""
+        """A new address, without waiters: in a new process, or in a forked one."""
         self.address = os.urandom(12).hex()
         self.waiters.reset()
 
     def rung(self, attempt: str) -> None:
-        """The server calls an attempt (or ALL, or HELD)."""
+        """The server notified an attempt (or ALL, or HELD)."""
         self.waiters.ring(attempt)
         self.on_ring(attempt)
 
-    def hears(self, up: bool) -> bool:
-        """Whether one who waits can rely on being rung, if its listener is up."""
-        return up and clock.now() >= self.waiters.doubted
+    def relies_on_push(self, up: bool) -> bool:
+        """Whether waiters can rely on wake-ups, given whether the listener is up."""
+        return up and clock.now() >= self.waiters.distrusted_until
 
     def statements(self, request: Any, steps: Steps[T], ends: float) -> Work[T]:
         """A store operation as statements that grant nothing after local time ``ends``, however late they arrive.
 
         ``request`` is what the steps have asked for first."""
-        statement_of, answer_to = self.dialect.statement, self.dialect.answer
         left = ends - clock.now()
         ends -= min(GRACE, left / 10)
         cut = False
         try:
             while True:
-                rings: Exchange | None = None
                 try:
-                    if isinstance(request, Pause):
-                        yield request
-                        answer = None
-                    elif isinstance(request, Wake):
-                        answer = self.on_ring(request.attempt)
-                    elif isinstance(request, IsLocked):
-                        answer = yield from self._is_locked([request.name])
-                    else:
-                        until = self._by_the_server(ends) or (yield from self._ask_the_time(ends))
-                        patience = patience_of(request, ends)
-                        statement = statement_of(request, self.namespace, self.address, until, patience)
-                        if patience is not None and clock.now() < self._wary and self.dialect.waits_longer(patience):
-                            yield from self._look_first(request)
-                        try:
-                            result = yield statement
-                        except Refused as refused:
-                            result = yield from self._again(statement, refused, patience is not None)
-                        except Broken:
-                            if patience is not None:
-                                self._wary = clock.now() + WARY  # it may have been a locked row
-                            raise
-                        answer = answer_to(request, result, self.address)
-                        if isinstance(request, Read):
-                            self._clock = clock.now(), answer.now
-                        if answer and isinstance(request, Exchange) and request.rings:
-                            rings = request
+                    answer = yield from self._answer(request, ends)
                 except StoreError as error:
                     request = steps.throw(error)
                     continue
+                swapped = request if answer and isinstance(request, Exchange) and request.rings else None
                 try:
                     request = steps.send(answer)
                 finally:
-                    # Those of ours whom it calls find that the store knows of it already.
-                    if rings is not None:
-                        cut = not (yield from self._ring(rings))
+                    # After the answer was stored: the waiters of this process that it wakes find it there.
+                    if swapped is not None:
+                        cut = not (yield from self._ring(swapped))
         except StopIteration as stop:
             value: T = stop.value
             if cut:
@@ -180,14 +154,41 @@ class Session:
         finally:
             steps.close()
 
-    def _look_first(self, request: Any) -> Work[None]:
+    def _answer(self, request: Any, ends: float) -> Work[Any]:
+        """What a request of the store is answered. Raises StoreError, Broken."""
+        if isinstance(request, Pause):
+            yield request
+            return None
+        if isinstance(request, Wake):
+            return self.on_ring(request.attempt)
+        if isinstance(request, IsLocked):
+            return (yield from self._is_locked([request.name]))
+        until = self._by_the_server(ends) or (yield from self._ask_the_time(ends))
+        patience = patience_of(request, ends)
+        statement = self.dialect.statement(request, self.namespace, self.address, until, patience)
+        if patience is not None and clock.now() < self._probe_until and self.dialect.waits_longer(patience):
+            yield from self._probe_first(request)
+        try:
+            result = yield statement
+        except Refused as refused:
+            result = yield from self._again(statement, refused, patience is not None)
+        except Broken:
+            if patience is not None:
+                self._probe_until = clock.now() + PROBE_FOR  # it may have been a locked row
+            raise
+        answer = self.dialect.answer(request, result, self.address)
+        if isinstance(request, Read):
+            self._clock = clock.now(), answer.now
+        return answer
+
+    def _probe_first(self, request: Any) -> Work[None]:
         """Raises Locked, instead of sending what would wait long before it says so."""
         names = [each.name for each in request.exchanges] if isinstance(request, ExchangeAll) else [request.name]
         if (yield from self._is_locked(names)):
             raise Locked("the row is locked by another transaction")
 
     def _is_locked(self, names: Sequence[str]) -> Work[bool | None]:
-        """None: there is no way to tell."""
+        """Whether a row of these names is locked. None: the server cannot tell."""
         probe = self.dialect.probe(self.namespace, names)
         if probe is None:
             return None
@@ -221,14 +222,14 @@ class Session:
         return result
 
     def check(self) -> Work[None]:
-        """What a new connection has to say about its server and the table; makes the table if need be."""
+        """Check the server and the table of a new connection; create the table if it is missing."""
         result = yield from self._read_clock(self.dialect.check())
         try:
             lacking = self.dialect.lacking(result)
         except OnlyReads as error:
             if not self._passed:
                 raise
-            # Who waits goes on trying, until there is a primary again or its time is over.
+            # Waiters retry until there is a primary again, or until they time out.
             raise StoreUnavailable(f"the server has become read-only: {error}") from error
         yield from self.create(lacking)
         self._passed = True
@@ -245,12 +246,12 @@ class Session:
                     raise self.dialect.error(refused.code, str(refused)) from refused
 
     def _again(self, statement: Statement, refused: Refused, impatient: bool = False) -> Work[Result]:
-        """What to do about a refusal: send it again, make the table or leave out the rings first, or give up."""
+        """After a refusal: send the statement again, create the table first, leave out the wake-ups, or raise."""
         unheard: Refused | None = None
         for tries in count(1):
             code = refused.code
             if impatient and code in self.dialect.LOCKED:
-                self._wary = clock.now() + WARY
+                self._probe_until = clock.now() + PROBE_FOR
                 raise Locked(f"the row is locked by another transaction: {refused}") from refused
             if code in self.dialect.UNDONE:
                 return Result((), 0)
@@ -262,7 +263,7 @@ class Session:
                     yield Pause(random.random() * min(0.05, 0.001 * 2**tries))
             elif code in self.dialect.MISSING and tries == 1:
                 yield from self.create(self.dialect.schema())
-            elif (silent := self.dialect.without_rings(statement)) is not None:
+            elif (silent := self.dialect.without_notify(statement)) is not None:
                 statement, unheard = silent, refused
             else:
                 break
@@ -272,45 +273,46 @@ class Session:
                 refused = another
                 continue
             if unheard is not None:
-                self._rings_are_refused(unheard)
+                self._notify_is_refused(unheard)
             return result
         raise self.dialect.error(refused.code, str(refused)) from (refused.__cause__ or refused)
 
-    def _rings_are_refused(self, refused: Refused) -> None:
-        self.waiters.doubt("the server refuses NOTIFY")
+    def _notify_is_refused(self, refused: Refused) -> None:
+        self.waiters.distrust_push("the server refuses NOTIFY")
         if not self._warned:
             self._warned = True
             message = "the server refuses NOTIFY, waiters poll: %s"
             log(WARNING, message, refused, event="push_refused")
 
     def _ring(self, request: Exchange) -> Work[bool]:
-        """Rings are hints, and what they tell of is done: False when the connection broke over it, but no error."""
+        """Send the wake-ups of a swap that is done. They are hints, so a failure is no error: False if the connection
+        broke."""
         for session, attempt in request.rings:
             if session == self.address:
                 self.waiters.call(attempt)
                 self.on_ring(attempt)
         for session in dict.fromkeys(session for session, _ in request.rings if session and session != self.address):
             try:
-                yield from self.knock(session)
+                yield from self.wake(session)
             except Refused:
-                pass  # it has gone, or we may not: it will look by itself
+                pass  # it no longer listens, or this user may not wake it: it will check by itself
             except Broken:
                 return False
         return True
 
-    def knock(self, session: str) -> Work[None]:
-        """Ring a session, where an exchange has not done it already. One that is up is rung when it sleeps again."""
-        ring = self.dialect.ring(session)
+    def wake(self, session: str) -> Work[None]:
+        """Wake a session, where an exchange has not notified it. One that is awake is woken once it sleeps again."""
+        ring = self.dialect.wake_sleeping(session)
         if ring is not None:
             with suppress(Refused):
                 yield ring
                 return
-        ask = self.dialect.knock(session)
+        ask = self.dialect.find_listener(session)
         for tries in count():
             if ask is None:
                 return
-            found, awake = self.dialect.knocked((yield ask))
-            if not awake or tries >= KNOCKS:
+            found, awake = self.dialect.found_listener((yield ask))
+            if not awake or tries >= FIND_TRIES:
                 if found is not None:
                     yield found
                 return
@@ -323,7 +325,7 @@ def patience_of(request: Any, ends: float) -> float | None:
     if waits is None:
         return None
     left = ends - clock.now()
-    return min(PATIENCE, max(left - TO_ANSWER, left / 2)) if waits else min(HARDLY, left / 2)
+    return min(PATIENCE, max(left - TO_ANSWER, left / 2)) if waits else min(BRIEFLY, left / 2)
 
 
 def never_sent(steps: Steps[Any]) -> None:

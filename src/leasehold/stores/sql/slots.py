@@ -1,10 +1,10 @@
-"""Who may use which connection of a pool, and who is next. Shared by the pools for threads and for asyncio.
+"""Which call may use which connection of a pool, and which is next. Shared by the pools for threads and asyncio.
 
 A pool has a fixed number of slots, each with a connection or the place for one. A slot is idle, or on its way to
-whoever waits, or in use, and then only its user has it: one that an interrupted thread has dropped is collected, which
-closes its connection and makes room for another. So there is no mutex, and no count that must be put back.
+a call that waits, or in use; then only that call refers to it. A slot that an interrupted thread has dropped is garbage
+collected, which closes its connection and makes room for another. So there is no mutex, and no count to put back.
 
-Those who ask for leases leave one slot to those who renew, release and claim them.
+Calls that ask for leases leave one slot to calls that renew, release and claim them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .store import Accept, Extend, Free, ReadOurs, Unlocked
 
 RENEW, GIVE, ASK = 0, 1, 2
 """Ranks: what keeps leases; what claims and releases them; whatever asks for more, or only wants to know."""
-LOOK = {RENEW: 0.1, GIVE: 0.1, ASK: 0.5}
-"""Seconds after which a waiting thread looks for itself: one that was interrupted may have woken nobody."""
+CHECK_AFTER = {RENEW: 0.1, GIVE: 0.1, ASK: 0.5}
+"""Seconds after which a waiting thread checks by itself: a thread that was interrupted may have woken nobody."""
 RESERVED = 1
-"""Connections that those who ask for leases leave to the others."""
+"""How many connections calls that ask for leases leave to calls that renew, claim and release them."""
 FULL = 1.0
 """For how long no further connection is tried after the server refused one and there were others."""
 
@@ -60,7 +60,7 @@ class SlotTurn(Turn, Generic[C]):
         super().__init__(bell)
         self.rank = rank
         self.box: list[Slot[C]] = []
-        """Where others put a slot for it. Whoever takes one out has it: that is one call of C."""
+        """Where others put a slot for it. Taking one out is atomic: one call of C."""
 
 
 class Lent(NamedTuple, Generic[C]):
@@ -104,7 +104,7 @@ class Slots(Generic[C]):
         self.serve()
 
     def serve(self) -> None:
-        """Hand what is free to those who have waited longest: who has just come must not be faster."""
+        """Give free slots to the calls that have waited longest, so that no newcomer overtakes them."""
         for rank, queue in enumerate(self._queues):
             for turn in queue.waiting(self._room(rank)):
                 if turn.box:

@@ -1,7 +1,7 @@
 """The store logic for SQL servers: one statement where a name is free, compare-and-swap on its row where it is not.
 
-A row has the facts of one holder as columns (:mod:`.rows`). While nobody contends, an acquire is one conditional
-upsert and a release one conditional update. Another upsert also puts one who waits at the end of a lock's queue. When
+A row has the facts of one holder as columns (:mod:`.rows`). Without contention, an acquire is one conditional
+upsert and a release one conditional update. Another upsert also puts a waiter at the end of a lock's queue. When
 these say no, the row is read, :mod:`leasehold.core.entry` decides, and the row is swapped if its version is still the
 one read: no row lock is ever held while Python runs. Several names are read, decided and swapped in the same way, all
 of their rows in one statement.
@@ -23,26 +23,26 @@ from ...core.timing import FALLBACK
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..common.entries import EntryStore, Read, Row
 from ..common.waiting import UNDER_WAY, Wake
-from .waiting import EARLY, Seen, Waiter, Waiters
+from .waiting import EARLY, Snapshot, Waiter, Waiters
 
 TIDY_BATCHES = 10
 """Of 1,000 dead rows each, at most, in one call."""
 LOCKED_TRIES, MOMENT = 3, 0.02
-"""How often one who does not wait looks at a row that is locked, and how long it rests before: most are locked for the
+"""How often ``try_acquire`` checks a locked row, and how long it pauses before each check: most are locked for the
 length of a statement."""
-LOOK_LOCKED = 0.1
-"""How soon to ask again for a name whose row is locked: nobody rings when it no longer is."""
+RECHECK_LOCKED = 0.1
+"""How soon to ask again for a name whose row is locked: nothing notifies a waiter when the row is unlocked."""
 CONTENDED = 1000
 """How many names are remembered as contended, at most."""
-CAREFUL = 60.0
-"""For how long after a renewal that got no answer the next ones look for locked rows first."""
+CHECK_LOCKS_FOR = 60.0
+"""For how long, after a renewal without an answer, the next ones first ask which rows are locked."""
 
 
 # Requests beside those of ``entries`` that a SQL driver answers.
 
 
 class Take(NamedTuple):
-    """Take a free lock that nobody waits for. Answered with the token, or 0.
+    """Take a free lock without waiters. Answered with the token, or 0.
 
     ``waits``, here and below: whether for a row that is locked, for a while, rather than hardly. Raises Locked."""
 
@@ -52,8 +52,8 @@ class Take(NamedTuple):
 
 
 class TakeOrJoin(NamedTuple):
-    """The same; or join the queue behind its holder and whoever waits already. Answered with the token; with the Row if
-    it has joined, where the server tells that; else with 0."""
+    """The same; or join the queue, behind the holder and the other waiters. Answered with the token; with the Row if
+    it has joined, where the server returns it; else with 0."""
 
     name: str
     ask: Ask
@@ -70,20 +70,20 @@ class Accept(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """``token`` is 0 where nothing was granted. ``crowded``: others wait too, so that Free would be in vain."""
+    """``token`` is 0 where nothing was granted. ``crowded``: others wait too, so Free would not apply."""
 
     token: int
     crowded: bool
 
 
 class ReadOurs(Read):
-    """The same as Read, of a row in which we hold or wait: before those who ask get their turn."""
+    """As Read, of a row in which an attempt of ours holds or waits. It is served before calls that ask for a lease."""
 
     __slots__ = ()
 
 
 class Free(NamedTuple):
-    """Give back a name that nobody waits for. Answered with whether that was done."""
+    """Release a name without waiters. Answered with whether it was released."""
 
     name: str
     attempt: str
@@ -91,7 +91,7 @@ class Free(NamedTuple):
 
 
 class Extend(NamedTuple):
-    """Renew what is held without further ado. Answered with Extended."""
+    """Renew a batch of plain leases. Answered with Extended."""
 
     batch: Sequence[Renewal]
 
@@ -99,27 +99,27 @@ class Extend(NamedTuple):
 class Extended(NamedTuple):
     """What is known to be renewed, as (name, attempt, token), and when that was by the server's clock.
 
-    Where the server tells only how many it has renewed, it is all or none. ``at`` is 0 where it is not known."""
+    Where the server returns only how many it renewed, ``done`` is all or none. ``at`` is 0 where it is not known."""
 
     done: Collection[Any]
     at: int
 
 
 class Unlocked(NamedTuple):
-    """Which of these names have rows that nobody has locked? Answered with those, at once."""
+    """Answered with those of these names whose rows are not locked, at once."""
 
     names: Sequence[str]
 
 
 class IsLocked(NamedTuple):
-    """Has anybody locked the row of this name, as far as that can be told from what is locked beside it? None: there
-    is no way to tell."""
+    """Answered with whether the row itself is locked, and not just the space beside it; None where the server cannot
+    tell the two apart."""
 
     name: str
 
 
 class Exchange(NamedTuple):
-    """Store token and state if the version is still this one, and ring. Answered with the new version, or 0.
+    """Store token and state if the version is unchanged, and send the wake-ups. Answered with the new version, or 0.
 
     ``waits`` is None where it is not for an acquire: then it waits as long as there is time."""
 
@@ -138,14 +138,14 @@ class ReadAll(NamedTuple):
 
 
 class ExchangeAll(NamedTuple):
-    """All of these exchanges, which ring nobody, or none. Answered with whether."""
+    """All of these exchanges, which wake nobody, or none of them. Answered with whether they were done."""
 
     exchanges: Sequence[Exchange]
     waits: bool = True
 
 
 class CanHold(NamedTuple):
-    """Does this name look free for a transaction to hold? Locks nothing. Answered with whether."""
+    """Answered with whether the name is free for a transaction to hold. Locks nothing."""
 
     name: str
 
@@ -155,7 +155,7 @@ class Purge(NamedTuple):
 
 
 class Leftovers(NamedTuple):
-    """Answered with some names whose rows look dead but still have waiters or further holders."""
+    """Answered with some names whose rows have expired but still have waiters or further holders."""
 
 
 class Mend(NamedTuple):
@@ -171,7 +171,7 @@ class Pause(NamedTuple):
 
 
 class Unsent(Exception):
-    """Thrown into an operation whose first request found no connection: the server has not had a word of it."""
+    """Thrown into an operation whose first request got no connection: nothing was sent."""
 
 
 class Locked(StoreUnavailable):
@@ -185,10 +185,10 @@ class SqlStore(EntryStore):
         super().__init__(scheme)
         self.waiters = Waiters()
         self._contended: dict[str, None] = {}
-        """Names that others held when they were last asked for: whoever waits for one joins its queue in one statement,
+        """Names that others held when they were last asked for: a waiter for one joins its queue in one statement,
         which costs more than one that takes free names alone."""
-        self._careful = 0.0
-        """Until when renewals first look which rows are locked."""
+        self._check_locks_until = 0.0
+        """Until when renewals first ask which rows are locked."""
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         waiter = self.waiters.get(ask.attempt)
@@ -198,11 +198,11 @@ class SqlStore(EntryStore):
                 sent = clock.now()
                 accepted: Accepted = yield Accept(ask.name, ask.attempt, ask.ttl)
                 if accepted.token:
-                    waiter.crowd.accepted(ask.attempt, ask.ttl, sent)
+                    waiter.peers.accepted(ask.attempt, ask.ttl, sent)
                     self.waiters.forget(ask.attempt)
                     return Grant(accepted.token, accepted.crowded)
             elif waiter is not None and not waiter.rung:
-                return waiter.answer() or (yield from self._look(ask, waiter))
+                return waiter.answer() or (yield from self._check(ask, waiter))
             return (yield from self._ask(ask, waiter))
         except Locked:
             self._unanswered(ask, waiter)
@@ -213,20 +213,20 @@ class SqlStore(EntryStore):
 
     def _unanswered(self, ask: Ask, waiter: Waiter | None) -> None:
         if waiter is None:
-            self.waiters.forget(ask.attempt)  # it may never ask again, and who would keep its place then?
+            self.waiters.forget(ask.attempt)  # it may never ask again, and then nothing may keep its place
         else:
-            # It goes by nothing that is known here until the server has answered it.
+            # It relies on nothing that is known here until the server has answered it.
             waiter.rung = waiter.excused = True
 
     def _locked(self, ask: Ask) -> Steps[Reply]:
         """The row is locked: by a transaction that holds the name, by one that checks a lease (`in_transaction`), or by
-        whoever else. Whatever it is, the name is busy; for whom, the row may say."""
+        another. In each case the name is busy. The row may show who holds it."""
         for tries in count(1):
             row: Row = yield Read(ask.name)
             entry = self._entry(row)
-            reply = entry.acquire(ask, row.session, row.now, row.wall)  # nothing of this is stored
+            reply = entry.acquire(ask, row.session, row.now, row.wall)  # decided on a copy, which is not stored
             if isinstance(reply, Busy):
-                return reply._replace(place=None, look=LOOK_LOCKED)
+                return reply._replace(place=None, look=RECHECK_LOCKED)
             if not isinstance(reply, Grant):
                 return reply
             if ask.queue or tries > LOCKED_TRIES:
@@ -243,48 +243,48 @@ class SqlStore(EntryStore):
                     return (yield from self._ask(ask, None, True))
                 except Locked:
                     break
-        return Busy(None, None, None, look=LOOK_LOCKED)
+        return Busy(None, None, None, look=RECHECK_LOCKED)
 
-    def _look(self, ask: Ask, waiter: Waiter) -> Steps[Reply]:
-        """How the name stands for one whose time has come, and for all who wait with it."""
-        crowd = waiter.crowd
-        look = crowd.begin_look()
+    def _check(self, ask: Ask, waiter: Waiter) -> Steps[Reply]:
+        """Check the name for a waiter whose check is due, and for all of its process that wait for the same name."""
+        peers = waiter.peers
+        look = peers.begin_look()
         if look is None:
-            known = waiter.answer(UNDER_WAY) if crowd.look_is_under_way() else None
+            known = waiter.answer(UNDER_WAY) if peers.look_is_under_way() else None
             return known or (yield from self._ask(ask, waiter))
         try:
             if (yield from self._keep_places(waiter)) and (known := waiter.answer()):
                 return known
             reply = yield from self._ask(ask, waiter)
-            for each in crowd.overlooked(waiter):
+            for each in peers.overlooked(waiter):
                 yield Wake(each.attempt)
         finally:
             look.release()
-        if isinstance(reply, Busy) and len(crowd) > 1:
+        if isinstance(reply, Busy) and len(peers) > 1:
             return reply._replace(look=FALLBACK - EARLY)
         return reply
 
     def _keep_places(self, waiter: Waiter) -> Steps[bool]:
         """Refresh our places in a queue without reading first. False: no need yet, or the row has changed meanwhile."""
-        crowd = waiter.crowd
-        seen = crowd.seen
-        if seen is None or seen.sent <= crowd.missed or seen.place(waiter.attempt) is None or seen.left() <= 0:
+        peers = waiter.peers
+        seen = peers.seen
+        if seen is None or seen.sent <= peers.missed or seen.place(waiter.attempt) is None or seen.left() <= 0:
             return False
         sent = clock.now()
         row = seen.row._replace(now=seen.now())
         entry = Entry.load(row.name, seen.entry.token, seen.entry.state())  # what was seen stays what it was
-        if not crowd.refresh(entry, row.now):
+        if not peers.refresh(entry, row.now):
             return False
         version = yield Exchange(row.name, row.version, entry.token, entry.state(), (), True)
         if version:
-            crowd.saw(Seen(row._replace(version=version), entry, sent))
+            peers.saw(Snapshot(row._replace(version=version), entry, sent))
         return bool(version)
 
     def _ask(self, ask: Ask, waiter: Waiter | None, waits: bool = False) -> Steps[Reply]:
         """Take the name or join its queue, where a statement can. Else read the row, and do what it allows.
 
-        Who loses a swap goes back to that statement, unless it has a place already: others who take and give back the
-        name in one statement each could make its swaps vain for ever."""
+        A waiter that loses a swap sends that statement again, unless it has a place already: others, who acquire and
+        release the name in one statement each, could defeat its swaps for ever."""
         plain = (ask.shape, ask.limit, ask.weight, ask.rest) == ("lock", 1, 1, 0)
         placed = waiter is not None
         for tries in count():
@@ -305,7 +305,7 @@ class SqlStore(EntryStore):
             entry = self._entry(row)
             placed = any(permit.attempt == ask.attempt for permit in (*entry.holders, *entry.queue))
             if waiter is not None and ask.attempt in self.waiters and waiter.missed_its_grant(entry, row.now):
-                self.waiters.doubt()
+                self.waiters.distrust_push()
             mine = next((waiting for waiting in entry.queue if waiting.attempt == ask.attempt), None)
             expires = mine.expires if mine is not None else 0
             reply: Reply = entry.acquire(ask, row.session, row.now, row.wall)
@@ -319,12 +319,12 @@ class SqlStore(EntryStore):
             if not version:
                 yield from self._conflict(tries)
                 continue
-            seen = Seen(row._replace(version=version), entry, sent)
+            seen = Snapshot(row._replace(version=version), entry, sent)
             self.waiters.saw(seen)
             if not queued or waiter is None or not isinstance(reply, Busy):
                 self.waiters.forget(ask.attempt)
                 return reply._replace(hint=bool(entry.queue) or not plain) if isinstance(reply, Grant) else reply
-            return waiter.tell(seen, reply)
+            return waiter.answered(seen, reply)
         raise AssertionError
 
     def _take(self, ask: Ask, waits: bool) -> Steps[int | Row]:
@@ -359,7 +359,7 @@ class SqlStore(EntryStore):
                 exchanges.append(Exchange(ask.name, row.version, entry.token, entry.state(), ()))
                 grants.append(reply)
             try:
-                if (yield ExchangeAll(sorted(exchanges), False)):  # by name: everybody locks rows in one order
+                if (yield ExchangeAll(sorted(exchanges), False)):  # by name: all processes lock rows in one order
                     return grants
             except Locked:
                 refused += 1
@@ -370,19 +370,19 @@ class SqlStore(EntryStore):
         raise AssertionError
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
-        if clock.now() < self._careful:
+        if clock.now() < self._check_locks_until:
             return (yield from self._renew_unlocked(batch))
         try:
             extended: Extended = yield Extend(batch)
         except Unsent:
             raise
         except BaseException:  # also when it is not waited for any more: it may have been one row that was locked
-            self._careful = clock.now() + CAREFUL
+            self._check_locks_until = clock.now() + CHECK_LOCKS_FOR
             raise
         return (yield from self._renewed(batch, extended))
 
     def _renewed(self, batch: Sequence[Renewal], extended: Extended) -> Steps[Sequence[str | StoreError]]:
-        """What became of each. One look at all that are not known to be done: most of them may be, and need no more."""
+        """The outcome of each. One read of all that are not known to be renewed: most of them are, and need no more."""
         names = list(dict.fromkeys(each.name for each in batch if each[:3] not in extended.done))
         if not names:
             return [RENEWED] * len(batch)
@@ -411,7 +411,7 @@ class SqlStore(EntryStore):
         )
 
     def _renew_unlocked(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreError]]:
-        """Renew without waiting for anybody's lock: one locked row must not cost all the others their leases."""
+        """Renew without waiting for locked rows: one locked row must not cost all the others their leases."""
         outcomes: dict[Renewal, str | StoreError] = {}
         left = list(batch)
         for tries in range(3):
@@ -433,7 +433,7 @@ class SqlStore(EntryStore):
                 continue
             locked = StoreUnavailable(f"the row of {each.name!r} is locked by another transaction")
             outcomes[each] = locked if outcome == RENEWED else outcome
-            self._careful = clock.now() + CAREFUL
+            self._check_locks_until = clock.now() + CHECK_LOCKS_FOR
         return [outcomes[each] for each in batch]
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
@@ -480,14 +480,15 @@ class SqlStore(EntryStore):
             result = change(entry, row)
             version = yield from self._store(row, entry)
             if version:
-                self.waiters.saw(Seen(row._replace(version=version), entry, sent))
+                self.waiters.saw(Snapshot(row._replace(version=version), entry, sent))
                 return result
 
     def _store(self, row: Row, entry: Entry, waits: bool | None = None) -> Steps[int]:
-        """Swap if anything has changed. What is stored counts as a look, so that it keeps the places of all of ours."""
-        crowd = self.waiters.crowds.get(row.name)
-        if crowd is not None:
-            crowd.refresh(entry, row.now)
+        """Swap if anything has changed. A swap counts as a check, so it refreshes the places of all
+        waiters of this process."""
+        peers = self.waiters.by_name.get(row.name)
+        if peers is not None:
+            peers.refresh(entry, row.now)
         state = entry.state()
         if state == row.state and entry.token == row.token:
             return row.version or 1
@@ -495,7 +496,7 @@ class SqlStore(EntryStore):
         return version
 
     def _conflict(self, tries: int) -> Steps[None]:
-        """Another was faster. Somebody always gets on; many at once do so sooner when they spread out."""
+        """Another process was faster. One of them always succeeds; many succeed sooner when they spread out."""
         if tries >= 2:
             yield Pause(random.random() * min(0.05, 0.001 * 2**tries))
 

@@ -18,10 +18,10 @@ from .dialect import Hint, Result, Statement
 from .session import (
     POOL_SIZE,
     Broken,
-    Deaf,
     Finished,
     Full,
-    NoTurn,
+    NoPush,
+    PoolTimeout,
     Refused,
     Session,
     Work,
@@ -29,9 +29,9 @@ from .session import (
     never_sent,
     once_it_has_its_turn,
 )
-from .slots import ASK, LOOK, RESERVED, Lent, Slot, Slots, SlotTurn, rank
+from .slots import ASK, CHECK_AFTER, RESERVED, Lent, Slot, Slots, SlotTurn, rank
 from .store import Pause, ReadAll
-from .threads import READY_WITHIN, RETRY, RETRY_DEAF, SqlThreads
+from .threads import READY_WITHIN, RETRY, RETRY_WITHOUT_PUSH, SqlThreads
 
 
 class AsyncConnection(Protocol):
@@ -140,9 +140,9 @@ class AsyncSqlPool:
                         if not slots.full(full):
                             raise
                 if late:
-                    raise NoTurn(slots.others(), self._answered, limit, refused) from refused
+                    raise PoolTimeout(slots.others(), self._answered, limit, refused) from refused
                 left = ends - clock.now()
-                seconds = left if refused is None else min(left, LOOK[rank])
+                seconds = left if refused is None else min(left, CHECK_AFTER[rank])
                 late = not await bell.wait(seconds) and seconds == left
             raise StoreUnavailable("this Locks is closed")
         except BaseException:
@@ -294,7 +294,7 @@ class SqlTasks:
     async def _answer(
         self, done: asyncio.Future[T], request: Any, steps: Steps[T], limit: float, names: Sequence[str]
     ) -> None:
-        """Run an operation, and tell whoever still waits: a turn of the loop sooner than by the end of a task."""
+        """Run an operation and give its caller the result one turn of the loop before the task ends."""
         try:
             result = await self._run(request, steps, limit, names)
         except asyncio.CancelledError:
@@ -346,7 +346,7 @@ class SqlTasks:
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
         if self._closed:
             return False
-        if self._listening is None or self._listening.done():  # somebody has cancelled every task there is
+        if self._listening is None or self._listening.done():  # another task may have cancelled every task of the loop
             self._listener = self._make_listener(self.session)
             if self._listener is None:
                 return False
@@ -357,7 +357,7 @@ class SqlTasks:
             if not self._settled.done():
                 await asyncio.wait([self._settled], timeout=READY_WITHIN)
             self._listener.stand_by(attempt, busy)
-        return self.session.hears(self._ready and not listening.cancelling())
+        return self.session.relies_on_push(self._ready and not listening.cancelling())
 
     def forget(self, attempt: str) -> None:
         self.session.waiters.forget(attempt)
@@ -375,10 +375,10 @@ class SqlTasks:
             pause = RETRY
             try:
                 await listener.run(up, self.session.rung)
-            except (Broken, Refused, StoreError) as error:  # without push, waiters look by themselves
+            except (Broken, Refused, StoreError) as error:  # without push, waiters poll
                 log(DEBUG, "no push from the server, waiters poll: %s", error)
-                if isinstance(error, (Deaf, Refused)):
-                    pause = RETRY_DEAF  # so it will be for some time
+                if isinstance(error, (NoPush, Refused)):
+                    pause = RETRY_WITHOUT_PUSH  # so it will be for some time
             except Exception as error:
                 log(ERROR, "listener failed unexpectedly; retrying: %s", error, exc=error)
             finally:
@@ -437,7 +437,7 @@ class TasksOfALoop(SqlTasks):
 
 
 def _names(request: Any) -> Sequence[str]:
-    """The names that an operation is about, by its first request; renewals, which wait for nobody, tell none."""
+    """The names that an operation is about, by its first request. None for renewals, which wait for no other call."""
     if isinstance(request, ReadAll):
         return request.names
     return (request.name,) if hasattr(request, "name") else ()

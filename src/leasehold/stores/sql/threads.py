@@ -18,10 +18,10 @@ from .dialect import Hint, Result, Statement
 from .session import (
     POOL_SIZE,
     Broken,
-    Deaf,
     Finished,
     Full,
-    NoTurn,
+    NoPush,
+    PoolTimeout,
     Refused,
     Session,
     Work,
@@ -29,15 +29,15 @@ from .session import (
     never_sent,
     once_it_has_its_turn,
 )
-from .slots import ASK, LOOK, RESERVED, Lent, Slot, Slots, SlotTurn, rank
+from .slots import ASK, CHECK_AFTER, RESERVED, Lent, Slot, Slots, SlotTurn, rank
 from .store import Pause
 
 READY_WITHIN = 1.0
 """How long the first waiter waits until push is up."""
 RETRY = 1.0
 """How soon a listener that has lost its connection tries again."""
-RETRY_DEAF = 60.0
-"""How soon one does that has a connection but hears nothing."""
+RETRY_WITHOUT_PUSH = 60.0
+"""How soon a listener retries that has a connection on which no wake-up arrives."""
 
 
 class Connection(Protocol):
@@ -70,12 +70,12 @@ class Source(Protocol):
 
 
 class Listener(Protocol):
-    """What waits for rings, in a thread of its own."""
+    """Waits for wake-ups, in a thread of its own."""
 
     def run(self, ready: Callable[[], None], rung: Callable[[str], None]) -> None:
-        """Listen until told to stop or the connection breaks; call ``ready`` once rings are sure to arrive.
+        """Listen until stopped or the connection breaks. Calls ``ready`` once wake-ups are sure to arrive.
 
-        ``rung`` takes an attempt, or "" where the ring does not say which. Raises Broken, Refused, StoreError."""
+        ``rung`` takes an attempt, or "" where the wake-up does not say which. Raises Broken, Refused, StoreError."""
 
     def stop(self) -> None: ...
 
@@ -83,14 +83,14 @@ class Listener(Protocol):
         """Its thread has ended."""
 
     def stand_by(self, attempt: str, busy: Busy | None) -> None:
-        """An attempt is about to sleep until it is rung."""
+        """An attempt is about to wait for a wake-up."""
 
     def forget(self, attempt: str) -> None: ...
 
 
 class SqlPool:
     """At most ``size`` connections, and one more for renewals, releases and claims alone. Each is lent for one
-    operation, and never while anybody waits for a lease."""
+    operation, and never while a caller waits for a lease."""
 
     spare = True
 
@@ -131,8 +131,8 @@ class SqlPool:
                             raise
                 left = ends - clock.now()
                 if left <= 0:
-                    raise NoTurn(slots.others(), self._answered, limit, refused) from refused
-                turn.bell.wait(min(left, LOOK[rank]))
+                    raise PoolTimeout(slots.others(), self._answered, limit, refused) from refused
+                turn.bell.wait(min(left, CHECK_AFTER[rank]))
             raise StoreUnavailable("this Locks is closed")
         except BaseException:
             if slot is not None:
@@ -249,7 +249,7 @@ class SqlThreads:
         self._ready = False
         self._settled = Gate()
         self._known = Gate()
-        """Open once rings have arrived, or it is sure that for some time none will."""
+        """Open once wake-ups arrive, or once it is sure that for some time none will."""
         self._closed = Gate()
         self._trouble = "push is off, or the driver does not support it"
 
@@ -314,10 +314,10 @@ class SqlThreads:
             self._settled.wait(READY_WITHIN)
             if self._listener is not None:
                 self._listener.stand_by(attempt, busy)
-        return self.session.hears(self._ready)
+        return self.session.relies_on_push(self._ready)
 
     def trouble_listening(self, limit: float) -> str:
-        """Why no rings arrive; empty when they do. A connection that broke is tried again, until the limit is over."""
+        """Why no wake-ups arrive; empty when they do. Retries a connection that broke until the limit is over."""
         if not self.listen("", None):
             self._known.wait(limit)
         return "" if self._ready else self._trouble
@@ -347,7 +347,7 @@ class SqlThreads:
             return
 
         def up() -> None:
-            # Whatever was called before this moment has not been heard: have everyone look.
+            # Earlier wake-ups were missed: have every waiter check.
             self._ready = True
             settled.open()
             known.open()
@@ -357,12 +357,12 @@ class SqlThreads:
             pause = RETRY
             try:
                 listener.run(up, self.session.rung)
-            except (Broken, Refused, StoreError) as error:  # without push, waiters look by themselves
+            except (Broken, Refused, StoreError) as error:  # without push, waiters poll
                 self._trouble = str(error)
                 log(DEBUG, "no push from the server, waiters poll: %s", error)
-                if isinstance(error, (Deaf, Refused)):
-                    pause = RETRY_DEAF  # so it will be for some time
-                if isinstance(error, (Deaf, Refused, StoreNotReady)):
+                if isinstance(error, (NoPush, Refused)):
+                    pause = RETRY_WITHOUT_PUSH  # so it will be for some time
+                if isinstance(error, (NoPush, Refused, StoreNotReady)):
                     known.open()
             except Exception as error:
                 log(ERROR, "listener failed unexpectedly; retrying: %s", error, exc=error)

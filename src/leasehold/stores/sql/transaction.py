@@ -56,7 +56,7 @@ def holding(core: Registry, spec: Spec) -> Inside:
 
 def _hold(core: Registry, session: Session, spec: Spec) -> Inside:
     """One that is refused must not lock the row: its holder could not renew until the caller's transaction ends. So
-    look first, without a lock."""
+    read the row first, without a lock."""
     dialect, driver = session.dialect, core.driver
     key = dialect.key(session.namespace, spec.name)
     busy = f"{spec.name!r} cannot be acquired in this transaction: it is held, or others wait for it"
@@ -64,8 +64,8 @@ def _hold(core: Registry, session: Session, spec: Spec) -> Inside:
         look = CanHold(spec.name)
         free = dialect.answer(look, (yield Statement(dialect.CAN_HOLD, key)), session.address)
     else:
-        # A look by the caller's own connection would be what all its later reads are as old as, and so older than what
-        # the last holder has committed. A pool of the caller's may have no other: then it is tried without a look.
+        # A read on the caller's own connection would fix its snapshot, older than what the last holder has committed.
+        # A pool of the caller's may have no other connection: then the name is tried without a read.
         free = (yield Aside(_can_hold(spec.name))) if driver.source.spare else True  # type: ignore[attr-defined]
     if not free:
         raise AcquireTimeout(busy)

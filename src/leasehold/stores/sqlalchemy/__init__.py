@@ -4,6 +4,9 @@ Stored are the rows of ``stores/postgresql`` or ``stores/mysql``, by the databas
 connection in AUTOCOMMIT from the engine's pool and returns it: a pool of size 1 is enough, and no transaction of the
 user's is ever touched. Waiters are woken as on those stores, by a connection that the engine makes and that is then no
 longer in its pool; with a driver that leasehold does not know, they poll.
+
+**To read next**: :mod:`.statements` (statements, results and errors as SQLAlchemy has them), then :mod:`.threads` and
+:mod:`.tasks` (connections that are borrowed and returned, and the one that listens).
 """
 
 from __future__ import annotations

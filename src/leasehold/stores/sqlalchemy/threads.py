@@ -87,7 +87,7 @@ def listener(engine: Any, session: Session) -> Listener | None:
 
         return PostgreSQLListener(session, connect, pooled=True)
     if engine.dialect.driver == "pymysql":
-        from ..mysql.bell import MySQLListener
+        from ..mysql.listener import MySQLListener
         from ..mysql.threads import MySQLConnection
 
         def open(limit: float) -> MySQLConnection:

@@ -1,7 +1,7 @@
 """Statements over libpq itself. What a cursor of psycopg's would work out for each execution is worked out once.
 
-A statement that a connection sees again is prepared there. :meth:`Link.execute` is a generator that yields what it
-waits for, :data:`READ` or :data:`EITHER`; drivers for threads and for asyncio wait, and have libpq take in what came.
+A statement that a connection executes a second time is prepared. :meth:`LibpqConnection.execute` is a generator that
+yields what it waits for, :data:`READ` or :data:`EITHER`. The drivers for threads and for asyncio wait for the socket.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _VALUES: dict[int, Callable[[bytes], Any]] = {**_NUMBER, 16: lambda value: value
 """How values of a type, by its number, are read: bigint and the like, boolean. All else is text."""
 
 
-class Link:
-    """One connection that nobody else uses, in autocommit."""
+class LibpqConnection:
+    """One connection in autocommit, with a single user at a time."""
 
     def __init__(self, pgconn: Any, may_prepare: Callable[[], bool]) -> None:
         self.pgconn = pgconn
