@@ -86,9 +86,9 @@ def test_words_of_command_are_completed_as_without_leasehold(complete: Complete,
     assert complete("leasehold run job -- cat only-f") == "leasehold run job -- cat only-file"
 
 
-def test_command_is_completed_by_its_own_completion(complete: Complete, request: pytest.FixtureRequest) -> None:
-    if request.node.callspec.params["complete"] == "bash":
-        pytest.skip("bash has no public way to ask for another command's completion")
+@pytest.mark.parametrize("complete", ["zsh", "fish"], indirect=True)
+def test_command_is_completed_by_its_own_completion(complete: Complete) -> None:
+    """Not in bash, which has no public way to ask for another command's completion."""
     assert complete("leasehold run job -- leasehold help onc") == "leasehold run job -- leasehold help once"
     assert complete("leasehold once job leasehold help onc") == "leasehold once job leasehold help once"
 
