@@ -77,6 +77,8 @@ def judges(mutant: Mutant) -> list[Judge]:
 
 def files(mutant: Mutant) -> list[str]:
     """The tests that judge what simulation cannot see."""
+    if "/" in mutant.special:
+        return [f"tests/{mutant.special}.py"]
     if mutant.special:
         return [f"tests/stores/test_{mutant.special}.py"]
     return [f"tests/conformance/test_{store}.py" for store in mutant.stores]

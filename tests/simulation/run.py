@@ -90,6 +90,9 @@ def first_seen(records: list[Record], judge: Callable[[list[Record]], list[Viola
 
 
 class Simulation:
+    server_class: type[Server] = Server
+    network_class: type[Network] = Network
+
     def __init__(self, seed: int, client: type[Client] = Client) -> None:
         self.seed = seed
         self.world = world = World(seed)
@@ -101,9 +104,11 @@ class Simulation:
         self.calm = seed % 5 == 0
         """Whether nothing goes wrong, so that everything has to be quick."""
         drift = 0.0 if self.calm else 0.003
-        self.server = Server(world, rng.choice(["grant", "ring", "nothing"]), rng.uniform(1 - drift, 1 + drift))
+        self.server = self.server_class(
+            world, rng.choice(["grant", "ring", "nothing"]), rng.uniform(1 - drift, 1 + drift)
+        )
         noise = [0.005, 0.0, 0.0] if self.calm else [rng.choice([0.002, 0.02, 0.1]), rng.choice([0, 0.02, 0.1]), 0.05]
-        self.network = Network(world, self.server, *noise, ordered=self.calm)
+        self.network = self.network_class(world, self.server, *noise, ordered=self.calm)
         self.kind = KINDS[seed // 5 % len(KINDS)] if client.kinds else "lock"
         self.network.joint = rng.random() < 0.5
         self.counters = self.resources(client)
@@ -346,8 +351,8 @@ def seeded_pauses(rng: random.Random) -> Any:
         gc.enable()
 
 
-def simulate(seed: int, client: type[Client] = Client) -> Result:
-    simulation = Simulation(seed, client)
+def simulate(seed: int, client: type[Client] = Client, kind: type[Simulation] = Simulation) -> Result:
+    simulation = kind(seed, client)
     try:
         return simulation.run()
     except BaseException as error:  # also a test's timeout: the seed has to be known all the same
