@@ -18,7 +18,7 @@ from leasehold import aio
 from leasehold.core import clock, entry
 from leasehold.core.protocol import Steps
 from leasehold.stores.etcd import wire
-from leasehold.stores.etcd.errors import Refused
+from leasehold.stores.etcd.errors import GrpcError
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.tasks import EtcdTasks
 from leasehold.testing.virtual import VirtualLoop, VirtualRegistry
@@ -36,7 +36,7 @@ CLAIMED = 1.0
 NAMES = b"leasehold//"
 
 
-class Tagged(wire.Call):
+class Tagged(wire.EtcdCall):
     """A call that breaks a lease."""
 
     about: tuple[str, bool]
@@ -126,22 +126,22 @@ class EtcdServer(Server):
         self._break_streams()
         self.model.forget()
 
-    def handle(self, client: str, call: wire.Call) -> list[bytes] | Refused:
+    def handle(self, client: str, call: wire.EtcdCall) -> list[bytes] | GrpcError:
         for each in self.before:
             each()
         about = call.about if isinstance(call, Tagged) else None
         held = self._states(about[0]) if about else {}
-        answer: list[bytes] | Refused
+        answer: list[bytes] | GrpcError
         try:
             answer = self.model.call(call.method, call.messages)
         except Refusal as refusal:
-            answer = Refused(refusal.code, refusal.said)
+            answer = GrpcError(refusal.code, refusal.said)
         if about:
             now = self._states(about[0])
             for token, (permit, state) in held.items():
                 if token not in now or (now[token][1], state) == (1, 0):
                     self.note_break(about[0], permit, about[1])
-        self.world.say("server", f"{client}: {_told(call)} → {'an error' if isinstance(answer, Refused) else 'done'}")
+        self.world.say("server", f"{client}: {_told(call)} → {'an error' if isinstance(answer, GrpcError) else 'done'}")
         self._observed()
         return answer
 
@@ -277,7 +277,7 @@ class SimulatedTransport:
         self._process, self._network = process, network
         self._server: EtcdServer = network.server  # type: ignore[assignment]
 
-    async def send(self, call: wire.Call, limit: float) -> list[bytes]:
+    async def send(self, call: wire.EtcdCall, limit: float) -> list[bytes]:
         loop, world = self._process.loop, self._network.world
         future: asyncio.Future[list[bytes]] = loop.create_future()
 
@@ -309,7 +309,7 @@ class SimulatedTransport:
         finally:
             timer.cancel()
 
-    async def ear(self, limit: float) -> SimulatedStream:
+    async def watch(self, limit: float) -> SimulatedStream:
         await asyncio.sleep(self._network.delay)
         if self._server.pushes == "nothing" or self._network.world.now < self._server.down_until:
             raise ConnectionResetError("refused")
@@ -328,7 +328,7 @@ class SimulatedTransport:
         pass
 
 
-def _told(call: wire.Call) -> str:
+def _told(call: wire.EtcdCall) -> str:
     return call.method.decode().rpartition("/")[2]
 
 

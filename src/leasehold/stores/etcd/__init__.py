@@ -11,11 +11,11 @@ from typing import Any
 
 from ...core.protocol import Opened
 from .endpoints import Endpoints
-from .pool_tasks import TaskPool
-from .pool_threads import Pool
 from .store import EtcdStore
 from .tasks import EtcdTasks
 from .threads import EtcdThreads
+from .transport_tasks import TaskTransport
+from .transport_threads import ThreadTransport
 from .url import parse
 
 
@@ -24,17 +24,17 @@ def open_url(url: str, namespace: str) -> Opened:
     store = EtcdStore(namespace)
 
     def threads() -> EtcdThreads:
-        return EtcdThreads(store, Pool(Endpoints(address)), address.where)
+        return EtcdThreads(store, ThreadTransport(Endpoints(address)), address.where)
 
     def tasks() -> EtcdTasks:
-        return EtcdTasks(store, TaskPool(Endpoints(address)), address.where, threads)
+        return EtcdTasks(store, TaskTransport(Endpoints(address)), address.where, threads)
 
     return Opened(store, threads, tasks)
 
 
 def open_client(client: Any, namespace: str) -> Opened:
     """A channel that the user has made, or a client that has one: of ``grpc.aio`` for asyncio, else for threads."""
-    from .channels import Nowhere, TaskChannel, ThreadChannel, is_asynchronous
+    from .channels import ClosedLoop, TaskChannel, ThreadChannel, is_asynchronous
 
     asynchronous, what = is_asynchronous(client), type(client).__name__
     store = EtcdStore(namespace)
@@ -53,6 +53,6 @@ def open_client(client: Any, namespace: str) -> Opened:
                 f"{what} is for threads: give it to leasehold.connect; for leasehold.aio give a grpc.aio.Channel, a "
                 "client that has one (aetcd.Client), or a URL"
             )
-        return EtcdTasks(store, TaskChannel(client), "etcd", lambda: EtcdThreads(store, Nowhere(), "etcd"))
+        return EtcdTasks(store, TaskChannel(client), "etcd", lambda: EtcdThreads(store, ClosedLoop(), "etcd"))
 
     return Opened(store, threads, tasks)

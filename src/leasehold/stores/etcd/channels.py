@@ -12,8 +12,8 @@ import grpc
 
 from ...core import clock
 from ...runtime.thread_start import start_thread
-from .errors import Refused
-from .wire import KEEP_ALIVE, WATCH, Call
+from .errors import GrpcError
+from .wire import KEEP_ALIVE, WATCH, EtcdCall
 
 Metadata = tuple[tuple[str, str], ...]
 _METADATA: Metadata = (("hasleader", "true"),)
@@ -40,7 +40,7 @@ def translated(error: grpc.RpcError) -> Exception:
     code, said = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TimeoutError("timed out waiting for the server")
-    return Refused(code.value[0], said)
+    return GrpcError(code.value[0], said)
 
 
 class _Borrowed:
@@ -69,7 +69,7 @@ class _Borrowed:
 
 
 class ThreadChannel(_Borrowed):
-    def send(self, call: Call, limit: float) -> list[bytes]:
+    def send(self, call: EtcdCall, limit: float) -> list[bytes]:
         method = call.method.decode()
         channel, metadata = self._carrier()
         try:
@@ -80,14 +80,14 @@ class ThreadChannel(_Borrowed):
         except grpc.RpcError as error:
             raise translated(error) from error
 
-    def ear(self, limit: float) -> ThreadEar:
-        return ThreadEar(*self._carrier())
+    def watch(self, limit: float) -> ChannelThreadStream:
+        return ChannelThreadStream(*self._carrier())
 
     def close(self) -> None:
         pass
 
 
-class ThreadEar:
+class ChannelThreadStream:
     """A watch stream. grpcio's iterator cannot be waited for with a limit, so a thread reads it."""
 
     host = None
@@ -97,7 +97,7 @@ class ThreadEar:
         self._asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
         self._call = channel.stream_stream(WATCH.decode())(iter(self._asked.get, None), metadata=metadata)
-        self._thread = start_thread("leasehold-etcd-ear", self._read)
+        self._thread = start_thread("leasehold-etcd-watch", self._read)
 
     def _read(self) -> None:
         try:
@@ -148,7 +148,7 @@ class TaskChannel(_Borrowed):
             self._was_connected = True
         return self._carrier()
 
-    async def send(self, call: Call, limit: float) -> list[bytes]:
+    async def send(self, call: EtcdCall, limit: float) -> list[bytes]:
         method = call.method.decode()
         ends = clock.now() + limit
         channel, metadata = await self._connected(limit)
@@ -161,14 +161,14 @@ class TaskChannel(_Borrowed):
         except grpc.RpcError as error:
             raise translated(error) from error
 
-    async def ear(self, limit: float) -> TaskEar:
-        return TaskEar(*await self._connected(limit))
+    async def watch(self, limit: float) -> ChannelTaskStream:
+        return ChannelTaskStream(*await self._connected(limit))
 
     async def close(self) -> None:
         pass
 
 
-class TaskEar:
+class ChannelTaskStream:
     """A watch stream."""
 
     host = None
@@ -212,16 +212,16 @@ class TaskEar:
         await asyncio.wait({self._reader}, timeout=1.0)
 
 
-class Nowhere(_Borrowed):
+class ClosedLoop(_Borrowed):
     """At the exit, when the loop of an asyncio channel is gone: what is held goes when its lease runs out."""
 
     def __init__(self) -> None:
         super().__init__(None)
 
-    def send(self, call: Call, limit: float) -> list[bytes]:
+    def send(self, call: EtcdCall, limit: float) -> list[bytes]:
         raise ConnectionError("the event loop of this channel is closed")
 
-    def ear(self, limit: float) -> Iterator[None]:
+    def watch(self, limit: float) -> Iterator[None]:
         raise ConnectionError("the event loop of this channel is closed")
 
     def close(self) -> None:

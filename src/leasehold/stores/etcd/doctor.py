@@ -13,11 +13,11 @@ from ...errors import StoreError
 from ..common.findings import ERROR, OK, WARNING, Finding
 from . import wire
 from .endpoints import Endpoints
-from .errors import DRIVER_ERRORS, Refused, translate
-from .pool_threads import Pool
+from .errors import DRIVER_ERRORS, GrpcError, translate
 from .store import EtcdStore
 from .threads import EtcdThreads
-from .url import Address, parse
+from .transport_threads import ThreadTransport
+from .url import EtcdAddress, parse
 from .wire import first, read
 
 LIMIT = 5.0
@@ -50,11 +50,11 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
     leaders = set()
     for host in address.hosts:
         member = address._replace(hosts=(host,))
-        link = Pool(Endpoints(member))
+        transport = ThreadTransport(Endpoints(member))
         try:
-            leaders.add(_member(link, member, found))
+            leaders.add(_member(transport, member, found))
         finally:
-            link.close()
+            transport.close()
     found += _authentication(address)
     up = len(leaders - {None})
     if not up:
@@ -64,19 +64,19 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
     return found
 
 
-def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
+def _member(transport: ThreadTransport, address: EtcdAddress, found: list[Finding]) -> int | None:
     """Check one member. Returns its leader; 0: it has none, or this user may not read it; None: no answer."""
 
     def say(level: str, message: str, advice: str = "") -> None:
         found.append(Finding(level, address.where, message, advice))
 
     try:
-        status = read(link.send(wire.Call(wire.STATUS, (b"",)), LIMIT)[0])
+        status = read(transport.send(wire.EtcdCall(wire.STATUS, (b"",)), LIMIT)[0])
     except DRIVER_ERRORS as error:
         if _forbidden(error):
             found.append(_hidden(address, "its status"))
             return 0
-        message = "refuses the call" if isinstance(error, Refused) else "cannot be reached"
+        message = "refuses the call" if isinstance(error, GrpcError) else "cannot be reached"
         say(ERROR, message, str(translate(error, address.where)))
         return None
     version = first(status, 2, b"").decode()
@@ -98,7 +98,7 @@ def _member(link: Pool, address: Address, found: list[Finding]) -> int | None:
     return int(leader)
 
 
-def _authentication(address: Address) -> Iterator[Finding]:
+def _authentication(address: EtcdAddress) -> Iterator[Finding]:
     """Whether authentication is on, and who this client is. Nothing if no member answers, which is reported before."""
     try:
         on = _asks_who_we_are(address)
@@ -120,36 +120,36 @@ def _authentication(address: Address) -> Iterator[Finding]:
         yield Finding(WARNING, address.where, message, _TURN_ON)
 
 
-def _asks_who_we_are(address: Address) -> bool:
+def _asks_who_we_are(address: EtcdAddress) -> bool:
     """Whether authentication is on; a refusal tells that too. etcd 3.4 has no such request: try an empty login."""
-    link = Pool(Endpoints(address))
+    transport = ThreadTransport(Endpoints(address))
     try:
         try:
-            return bool(first(read(link.send(wire.Call(wire.AUTH_STATUS, (b"",)), LIMIT)[0]), 2))
-        except Refused as error:
-            if not error.unheard_of:
+            return bool(first(read(transport.send(wire.EtcdCall(wire.AUTH_STATUS, (b"",)), LIMIT)[0]), 2))
+        except GrpcError as error:
+            if not error.unimplemented:
                 return _told_by(error)
         if address.user:
             return True  # the login succeeded
         try:
-            link.send(wire.authenticate("", ""), LIMIT)
-        except Refused as error:
+            transport.send(wire.authenticate("", ""), LIMIT)
+        except GrpcError as error:
             return _told_by(error)
         return True
     finally:
-        link.close()
+        transport.close()
 
 
-def _told_by(error: Refused) -> bool:
+def _told_by(error: GrpcError) -> bool:
     if error.is_about_users:
         return not error.has_no_users
     raise error
 
 
-def _cluster(address: Address, leaders: set[int | None]) -> Iterator[Finding]:
-    link = Pool(Endpoints(address))
+def _cluster(address: EtcdAddress, leaders: set[int | None]) -> Iterator[Finding]:
+    transport = ThreadTransport(Endpoints(address))
     try:
-        found = read(link.send(wire.Call(wire.MEMBERS, (b"",)), LIMIT)[0]).get(2, [])
+        found = read(transport.send(wire.EtcdCall(wire.MEMBERS, (b"",)), LIMIT)[0]).get(2, [])
         voters = sum(not first(read(member), 5) for member in found)  # the others are learners
         if voters % 2 == 0:
             yield Finding(
@@ -164,7 +164,7 @@ def _cluster(address: Address, leaders: set[int | None]) -> Iterator[Finding]:
     except DRIVER_ERRORS as error:
         yield _unseen(address, "the members", error)
     try:
-        alarms = read(link.send(wire.Call(wire.ALARM, (b"",)), LIMIT)[0]).get(2, [])
+        alarms = read(transport.send(wire.EtcdCall(wire.ALARM, (b"",)), LIMIT)[0]).get(2, [])
         for alarm in alarms:
             what, how = _ALARMS.get(first(read(alarm), 2), ("has an alarm", "run `etcdctl alarm list`"))
             yield Finding(ERROR, address.where, what, how)
@@ -173,33 +173,33 @@ def _cluster(address: Address, leaders: set[int | None]) -> Iterator[Finding]:
     except DRIVER_ERRORS as error:
         yield _unseen(address, "the alarms", error)
     finally:
-        link.close()
+        transport.close()
     if len(leaders) > 1:
         advice = "check that the hosts in the URL are one cluster, and run doctor again: an election may be in progress"
         yield Finding(ERROR, address.where, "the members name different leaders", advice)
 
 
 def _forbidden(error: BaseException) -> bool:
-    return isinstance(error, Refused) and error.forbidden
+    return isinstance(error, GrpcError) and error.forbidden
 
 
-def _hidden(address: Address, what: str) -> Finding:
+def _hidden(address: EtcdAddress, what: str) -> Finding:
     return Finding(WARNING, address.where, f"this user may not see {what}", "run doctor as root to see more")
 
 
-def _unseen(address: Address, what: str, error: BaseException) -> Finding:
+def _unseen(address: EtcdAddress, what: str, error: BaseException) -> Finding:
     if _forbidden(error):
         return _hidden(address, what)
     return Finding(WARNING, address.where, f"{what} cannot be seen", str(translate(error, address.where)))
 
 
-def _lease(address: Address, namespace: str) -> Iterator[Finding]:
+def _lease(address: EtcdAddress, namespace: str) -> Iterator[Finding]:
     """Acquire and release a test lease."""
     store = EtcdStore(namespace)
-    driver = EtcdThreads(store, Pool(Endpoints(address)), address.where)
+    driver = EtcdThreads(store, ThreadTransport(Endpoints(address)), address.where)
     name, attempt = "leasehold-doctor", os.urandom(16).hex()
     try:
-        shortest = driver.run(store.sessions.shortest(), LIMIT)
+        shortest = driver.run(store.session.leases.shortest(), LIMIT)
         yield Finding(OK, address.where, f"the shortest possible ttl is {shortest} s")
         ask = Ask(name, attempt, "doctor", "doctor", None, shortest * SECOND)
         reply = driver.run(store.acquire(ask), LIMIT)

@@ -11,7 +11,7 @@ _UNKNOWN = (1, 2, 4, 13, 14)
 _PERMISSION, _UNIMPLEMENTED = 7, 12
 
 
-class Refused(Exception):
+class GrpcError(Exception):
     """The server's answer to a call is an error: gRPC's status code and what it says."""
 
     def __init__(self, code: int, said: str) -> None:
@@ -35,7 +35,7 @@ class Refused(Exception):
         return self.code == _PERMISSION
 
     @property
-    def unheard_of(self) -> bool:
+    def unimplemented(self) -> bool:
         """The server is too old to know this call."""
         return self.code == _UNIMPLEMENTED
 
@@ -64,7 +64,7 @@ class Refused(Exception):
         return "invalid auth token" in self.said or "revision of auth store is old" in self.said
 
 
-DRIVER_ERRORS = (Refused, OSError)
+DRIVER_ERRORS = (GrpcError, OSError)
 
 # What the answer says, somewhere in its text.
 _MEND = (
@@ -81,7 +81,7 @@ _MEND = (
 
 
 def translate(error: BaseException, where: str) -> StoreError:
-    if isinstance(error, Refused):
+    if isinstance(error, GrpcError):
         for sign, how in _MEND:
             if sign in error.said:
                 return StoreNotReady(f"{where}: {how}")

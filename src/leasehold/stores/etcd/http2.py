@@ -1,267 +1,191 @@
-"""gRPC over HTTP/2, without I/O: what a client of etcd needs of RFC 9113, and no more.
+"""gRPC over HTTP/2, without I/O: the library ``h2`` speaks the protocol, this module knows what gRPC makes of it.
 
-``Http2`` is told what was received and says what is to be sent; drivers move the bytes. Its requests use no compression
-state of their own, so that a request is a header block made once, a message, and two frames. The answers' headers are
-compressed; :mod:`hpack` reads them.
+``Http2`` takes the bytes that were received and gives the bytes to send; transports move them. An instance that is in
+any state may be dropped: after a fork, or when a signal handler raised in the middle of a call.
 """
 
 from __future__ import annotations
 
-import struct
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
-from hpack import Decoder, Encoder, HPACKError
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+    TrailersReceived,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes
 
-from .errors import Refused
+from .errors import GrpcError
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_END_STREAM = _ACK = 1
-_END_HEADERS, _PADDED, _PRIORITY = 4, 8, 32
-_INITIAL_WINDOW = 4
-_WIDE = 2**31 - 1
-_FRAME = 16384
-_REFILL = 1 << 24
+Headers: TypeAlias = Sequence[tuple[bytes, bytes]]
 
-
-class Kind:
-    """Of a frame."""
-
-    DATA, HEADERS, RESET, SETTINGS, PING, GO_AWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+WINDOW = 1 << 24
+"""Bytes that the server may send before it waits for us, on each stream and on the connection. h2 widens both."""
+_FIRST_WINDOW = 65535
+_MOST_STREAMS = 2**30
+_UNAVAILABLE = 14
 
 
-class Broken(ConnectionError):
+class BrokenHttp2(ConnectionError):
     """The connection is of no more use."""
 
 
-class Message(NamedTuple):
+class GrpcMessage(NamedTuple):
     """A whole message of a stream's answer."""
 
     stream: int
     body: bytes
 
 
-class Ended(NamedTuple):
-    """A stream is over; ``refused`` is why, when the server has refused the call."""
+class GrpcEnd(NamedTuple):
+    """A stream is over; ``error`` is the server's answer when it refused the call."""
 
     stream: int
-    refused: Refused | None
+    error: GrpcError | None
 
 
-class _Stream:
-    __slots__ = ("arrived", "eaten", "ends", "headers", "unsent", "window")
+GrpcEvent: TypeAlias = GrpcMessage | GrpcEnd
 
-    def __init__(self, window: int) -> None:
+
+class _GrpcStream:
+    __slots__ = ("arrived", "ends", "headers", "unsent")
+
+    def __init__(self) -> None:
         self.arrived = bytearray()
-        self.eaten = 0
         self.headers: dict[bytes, bytes] = {}
-        self.window = window
         self.unsent = b""
         self.ends = False
-
-
-def header_block(method: bytes, authority: str, scheme: bytes, token: bytes) -> bytes:
-    """The headers of a call. None of them enters the table of the server, so that a block can be used again."""
-    headers = [
-        (b":method", b"POST"),
-        (b":scheme", scheme),
-        (b":path", method),
-        (b":authority", authority.encode()),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-        (b"hasleader", b"true"),  # a member that has lost the others says so at once
-    ]
-    if token:
-        headers.append((b"token", token))
-    block: bytes = Encoder().encode([(name, value, True) for name, value in headers])
-    return block
 
 
 class Http2:
     """One connection, seen from the client."""
 
     def __init__(self) -> None:
-        self._decoder = Decoder()
-        self._streams: dict[int, _Stream] = {}
-        self._next = 1
-        self._in = b""
-        self._block = b""
-        self._block_of: tuple[int, bool] | None = None
-        self._window = 65535
-        self._stream_window = 65535
-        self._eaten = 0
-        self.leaving = False
-        """The server takes no new calls on this connection."""
-        settings = struct.pack(">HI", _INITIAL_WINDOW, _WIDE)
-        self._out = bytearray(_PREFACE + _frame(Kind.SETTINGS, 0, 0, settings))
-        self._out += _frame(Kind.WINDOW, 0, 0, struct.pack(">I", _WIDE - 65535))
+        config = H2Configuration(
+            header_encoding=None, validate_outbound_headers=False, normalize_outbound_headers=False
+        )
+        self._h2 = H2Connection(config)
+        self._streams: dict[int, _GrpcStream] = {}
+        self._last = 0
+        self._leaving = False
+        self._h2.initiate_connection()
+        self._h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: WINDOW, SettingCodes.ENABLE_PUSH: 0})
+        self._h2.increment_flow_control_window(WINDOW - _FIRST_WINDOW)
 
     @property
     def exhausted(self) -> bool:
-        return self.leaving or self._next > 2**30
+        """Whether the connection takes no new calls."""
+        return self._leaving or self._last > _MOST_STREAMS
 
-    def call(self, block: bytes, messages: tuple[bytes, ...], *, end: bool = True) -> int:
-        """Begin a call; its stream."""
-        stream, self._next = self._next, self._next + 2
-        self._streams[stream] = _Stream(self._stream_window)
-        self._out += _frame(Kind.HEADERS, _END_HEADERS, stream, block)
+    def call(self, headers: Headers, messages: Sequence[bytes], *, end: bool = True) -> int:
+        """Begin a call. Returns its stream. Raises BrokenHttp2."""
+        try:
+            stream = self._last = self._h2.get_next_available_stream_id()
+            self._h2.send_headers(stream, headers)
+        except H2Error as error:
+            raise BrokenHttp2(f"the connection takes no new call: {error}") from error
+        self._streams[stream] = _GrpcStream()
         self.send(stream, messages, end=end)
         return stream
 
-    def send(self, stream: int, messages: tuple[bytes, ...], *, end: bool = False) -> None:
-        state = self._streams[stream]
-        for message in messages:
-            state.unsent += b"\0" + struct.pack(">I", len(message)) + message
+    def send(self, stream: int, messages: Sequence[bytes], *, end: bool = False) -> None:
+        state = self._streams.get(stream)
+        if state is None:
+            raise BrokenHttp2("the stream is over")
+        state.unsent += b"".join(b"\0" + len(message).to_bytes(4, "big") + message for message in messages)
         state.ends = end
-        self._pump(stream, state)
+        self._pump(stream)
 
     def cancel(self, stream: int) -> None:
         if self._streams.pop(stream, None) is not None:
-            self._out += _frame(Kind.RESET, 0, stream, struct.pack(">I", 8))
+            try:
+                self._h2.reset_stream(stream, ErrorCodes.CANCEL)
+            except H2Error:
+                pass  # it is over already
 
     def to_send(self) -> bytes:
-        out = bytes(self._out)
-        self._out.clear()
-        return out
+        return self._h2.data_to_send()
 
-    def _pump(self, number: int, state: _Stream) -> None:
-        """Send as much as the windows allow."""
-        while state.unsent or state.ends:
-            size = min(len(state.unsent), _FRAME, self._window, state.window)
-            if size <= 0 and state.unsent:
-                return
-            piece, state.unsent = state.unsent[:size], state.unsent[size:]
-            last = state.ends and not state.unsent
-            self._out += _frame(Kind.DATA, _END_STREAM if last else 0, number, piece)
-            self._window -= size
-            state.window -= size
-            if last:
-                state.ends = False
-
-    def receive(self, data: bytes) -> list[Message | Ended]:
-        """What the bytes bring. Raises Broken."""
+    def receive(self, data: bytes) -> list[GrpcEvent]:
+        """What the bytes bring. Raises BrokenHttp2."""
         if not data:
-            raise Broken("the server has closed the connection")
+            raise BrokenHttp2("the server has closed the connection")
+        found: list[GrpcEvent] = []
         try:
-            return self._receive(data)
-        except (IndexError, ValueError, struct.error, HPACKError) as error:
-            raise Broken(f"the server does not speak HTTP/2: {error or type(error).__name__}") from error
-
-    def _receive(self, data: bytes) -> list[Message | Ended]:
-        data = self._in + data if self._in else data
-        found: list[Message | Ended] = []
-        at, end = 0, len(data)
-        while end - at >= 9:
-            size = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
-            if end - at < 9 + size:
-                break
-            kind, flags = data[at + 3], data[at + 4]
-            stream = int.from_bytes(data[at + 5 : at + 9], "big") & _WIDE
-            self._frame(kind, flags, stream, data[at + 9 : at + 9 + size], found)
-            at += 9 + size
-        self._in = data[at:]
+            for event in self._h2.receive_data(data):
+                self._on(event, found)
+        except (H2Error, ValueError, IndexError) as error:
+            raise BrokenHttp2(f"the server does not speak HTTP/2: {error or type(error).__name__}") from error
         return found
 
-    def _frame(self, kind: int, flags: int, stream: int, payload: bytes, found: list[Message | Ended]) -> None:
-        match kind:
-            case Kind.DATA:
-                self._data(flags, stream, payload, found)
-            case Kind.HEADERS:
-                payload = _unpadded(flags, payload)
-                self._block = payload[5:] if flags & _PRIORITY else payload
-                self._block_of = (stream, bool(flags & _END_STREAM))
-                if flags & _END_HEADERS:
-                    self._headers(found)
-            case Kind.CONTINUATION:
-                self._block += payload
-                if flags & _END_HEADERS:
-                    self._headers(found)
-            case Kind.RESET:
-                if self._streams.pop(stream, None) is not None:
-                    code = struct.unpack(">I", payload)[0]
-                    found.append(Ended(stream, Refused(14, f"the server has reset the call (code {code})")))
-            case Kind.SETTINGS:
-                if not flags & _ACK:
-                    self._settings(payload)
-            case Kind.PING:
-                if not flags & _ACK:
-                    self._out += _frame(Kind.PING, _ACK, 0, payload)
-            case Kind.GO_AWAY:
-                self.leaving = True
-                last = struct.unpack(">I", payload[:4])[0] & _WIDE
-                for number in [each for each in self._streams if each > last]:
-                    del self._streams[number]
-                    found.append(Ended(number, Refused(14, "the server is shutting down the connection")))
-            case Kind.WINDOW:
-                self._widen(stream, struct.unpack(">I", payload)[0] & _WIDE)
+    def _on(self, event: Event, found: list[GrpcEvent]) -> None:
+        match event:
+            case ResponseReceived() | TrailersReceived():
+                state = self._streams.get(event.stream_id or 0)
+                if state is not None:
+                    state.headers.update((bytes(name), bytes(value)) for name, value in event.headers or ())
+            case DataReceived():
+                self._arrived(event, found)
+            case StreamEnded():
+                self._end(event.stream_id or 0, found)
+            case StreamReset():
+                self._fail(event.stream_id or 0, f"the server has reset the call (code {event.error_code})", found)
+            case ConnectionTerminated():
+                self._leaving = True
+                for stream in list(self._streams):
+                    self._fail(stream, "the server is shutting down the connection", found)
+            case WindowUpdated() | RemoteSettingsChanged():
+                for stream in list(self._streams):
+                    self._pump(stream)
 
-    def _data(self, flags: int, stream: int, payload: bytes, found: list[Message | Ended]) -> None:
-        # The connection and each stream have windows of their own, padding counts in both (RFC 9113, 6.9.1).
-        self._eaten += len(payload)
-        if self._eaten >= _REFILL:
-            self._out += _frame(Kind.WINDOW, 0, 0, struct.pack(">I", self._eaten))
-            self._eaten = 0
+    def _arrived(self, event: DataReceived, found: list[GrpcEvent]) -> None:
+        stream = event.stream_id or 0
+        self._h2.acknowledge_received_data(event.flow_controlled_length or 0, stream)
         state = self._streams.get(stream)
         if state is None:
-            return  # we have given it up
-        state.eaten += len(payload)
-        if state.eaten >= _REFILL:
-            self._out += _frame(Kind.WINDOW, 0, stream, struct.pack(">I", state.eaten))
-            state.eaten = 0
+            return  # it was cancelled
         arrived = state.arrived
-        arrived += _unpadded(flags, payload)
+        arrived += event.data or b""
         while len(arrived) >= 5 and len(arrived) >= 5 + (size := int.from_bytes(arrived[1:5], "big")):
-            found.append(Message(stream, bytes(arrived[5 : 5 + size])))
+            found.append(GrpcMessage(stream, bytes(arrived[5 : 5 + size])))
             del arrived[: 5 + size]
-        if flags & _END_STREAM:
-            self._end(stream, found)
 
-    def _headers(self, found: list[Message | Ended]) -> None:
-        if self._block_of is None:
-            raise ValueError("bad frame: CONTINUATION without HEADERS")
-        (stream, ends), self._block_of = self._block_of, None
-        headers = self._decoder.decode(self._block, raw=True)
-        state = self._streams.get(stream)
+    def _end(self, stream: int, found: list[GrpcEvent]) -> None:
+        state = self._streams.pop(stream, None)
         if state is None:
             return
-        for name, value in headers:
-            state.headers[bytes(name)] = bytes(value)
-        if ends:
-            self._end(stream, found)
-
-    def _end(self, stream: int, found: list[Message | Ended]) -> None:
-        headers = self._streams.pop(stream).headers
-        status = headers.get(b"grpc-status", b"")
-        refused = None
+        status = state.headers.get(b"grpc-status", b"")
+        error = None
         if status != b"0":
-            code = int(status) if status.isdigit() else 14
-            said = headers.get(b"grpc-message", b"").decode("utf-8", "replace")
-            http = headers.get(b":status", b"").decode("ascii", "replace")
-            refused = Refused(code, said or f"the answer is not from etcd (HTTP status {http or 'missing'})")
-        found.append(Ended(stream, refused))
+            code = int(status) if status.isdigit() else _UNAVAILABLE
+            said = state.headers.get(b"grpc-message", b"").decode("utf-8", "replace")
+            http = state.headers.get(b":status", b"").decode("ascii", "replace")
+            error = GrpcError(code, said or f"the answer is not from etcd (HTTP status {http or 'missing'})")
+        found.append(GrpcEnd(stream, error))
 
-    def _settings(self, payload: bytes) -> None:
-        for at in range(0, len(payload) - 5, 6):
-            name, value = struct.unpack(">HI", payload[at : at + 6])
-            if name == _INITIAL_WINDOW:
-                change, self._stream_window = value - self._stream_window, value
-                for number, state in list(self._streams.items()):
-                    state.window += change
-                    self._pump(number, state)
-        self._out += _frame(Kind.SETTINGS, _ACK, 0, b"")
+    def _fail(self, stream: int, why: str, found: list[GrpcEvent]) -> None:
+        if self._streams.pop(stream, None) is not None:
+            found.append(GrpcEnd(stream, GrpcError(_UNAVAILABLE, why)))
 
-    def _widen(self, stream: int, more: int) -> None:
-        if stream == 0:
-            self._window += more
-            for number, state in list(self._streams.items()):
-                self._pump(number, state)
-        elif stream in self._streams:
-            self._streams[stream].window += more
-            self._pump(stream, self._streams[stream])
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
-
-
-def _unpadded(flags: int, payload: bytes) -> bytes:
-    return payload[1 : len(payload) - payload[0]] if flags & _PADDED else payload
+    def _pump(self, stream: int) -> None:
+        """Send as much as the windows allow."""
+        state = self._streams[stream]
+        while state.unsent or state.ends:
+            window = min(self._h2.local_flow_control_window(stream), self._h2.max_outbound_frame_size)
+            if window <= 0 and state.unsent:
+                return
+            piece, state.unsent = state.unsent[:window], state.unsent[window:]
+            last = state.ends and not state.unsent
+            self._h2.send_data(stream, piece, end_stream=last)
+            state.ends = state.ends and not last

@@ -20,7 +20,7 @@ RESTING = 2  # given back before min_hold was over: nobody's until its lease run
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
 
-class Permit(NamedTuple):
+class StoredPermit(NamedTuple):
     """One attempt's share of a name, waiting or held. ``began`` is a wall-clock time, for people to read."""
 
     state: int
@@ -42,18 +42,18 @@ class Permit(NamedTuple):
     lease: int = 0
 
     @classmethod
-    def taken(cls, ask: Ask, session: bytes) -> Permit:
+    def taken(cls, ask: Ask, session: str) -> StoredPermit:
         now = clock.wall_us()
         what = (ask.shape, ask.limit, ask.weight, ask.rest)
-        return cls(HELD, ask.owner, ask.kind, ask.data, *what, now, session.decode())
+        return cls(HELD, ask.owner, ask.kind, ask.data, *what, now, session)
 
     def dump(self) -> bytes:
         return _encode((VERSION, *self[:10])).encode()
 
-    def interrupted(self) -> Permit:
+    def interrupted(self) -> StoredPermit:
         return self._replace(state=INTERRUPTED)
 
-    def resting(self) -> Permit:
+    def resting(self) -> StoredPermit:
         return self._replace(state=RESTING, rest=0)
 
     def left_of_rest(self) -> int:
@@ -70,7 +70,7 @@ _KEY = re.compile(rb"[hw]/([^\0]+)\0~?(?:[0-9a-f]{16})?([0-9a-f]{32})", re.DOTAL
 _SESSION = re.compile("[0-9a-f]{16}")
 
 
-def read_permit(key: KeyValue) -> Permit:
+def read_permit(key: KeyValue) -> StoredPermit:
     """Anybody may have written it: nothing of it is used before its form was checked."""
     try:
         return _read(key)
@@ -87,7 +87,7 @@ class _Newer(Exception):
     pass
 
 
-def _read(key: KeyValue) -> Permit:
+def _read(key: KeyValue) -> StoredPermit:
     parts = _KEY.fullmatch(key.key.split(b"/", 2)[2])
     if parts is None:
         raise ValueError("malformed key")
@@ -97,7 +97,7 @@ def _read(key: KeyValue) -> Permit:
         raise _Newer
     if type(version) is not int or version != VERSION or len(fields) != 10:
         raise ValueError("malformed value")
-    permit = Permit(*fields)._replace(
+    permit = StoredPermit(*fields)._replace(
         name=name, attempt=tail, key=key.key, create=key.create, mod=key.mod, lease=key.lease
     )
     checks.text(permit.owner, "its owner", checks.MAX_OWNER)

@@ -1,174 +1,185 @@
-"""How what is held is renewed, and moved from one lease of etcd's to another where its term asks for that."""
+"""How what is held is renewed, and moved to another lease of etcd's where the lease that it is on is too short.
+
+A renewal for less than the lease's length keeps the holder where it is: the term is shorter, the lease is not. One for
+more is a conditional write of the key, which attaches it to a lease of its own. So a holder never moves to a shorter
+lease, and two renewals that cross do no harm, but for a move whose answer is late: see ``_moving``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from ...core import clock
-from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps
+from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps, T
 from ...errors import StoreNotReady, StoreUnavailable
 from . import wire
-from .errors import DRIVER_ERRORS, Refused
-from .haste import hasty, urgent
+from .acquiring import Acquiring
+from .errors import DRIVER_ERRORS, GrpcError
+from .leases import whole
 from .permit import INTERRUPTED, read_permit
-from .reading import MOST_OPERATIONS
-from .sessions import whole
-from .several import Several
+from .session import MOST_OPERATIONS, EtcdSession
 from .wire import EQUAL, MOD, KeyValue, compare, get, put
 
-MOVES = 8
-"""In one renewal: how many are moved that could stay. Each takes two or three calls, and the others wait for these."""
-MOVING = 0.1
-"""Of the shortest ttl among them: how long moves may take, before those that are left have to try again."""
-Outcomes: TypeAlias = list[str | StoreUnavailable]
-Places: TypeAlias = list[tuple[int, KeyValue]]
-"""In the batch, each with what was read there."""
+RenewalOutcome: TypeAlias = str | StoreUnavailable
 
 
-class Renewing(Several):
-    """All that ``renew`` does."""
-
-    def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
-        sent = clock.now()
-        terms = {each.attempt: sent + each.ttl / SECOND for each in batch}
-        self.sessions.promise(terms)
-        try:
-            # After the promise, and before the keys are read: of what comes in between, one sees the other.
-            moving = {attempt for attempt in terms if self.sessions.may_move(attempt)}
-            return (yield from urgent(self._renew(batch, moving, sent)))
-        finally:
-            self.sessions.withdraw(terms)
-
-    def _renew(self, batch: Sequence[Renewal], moving: Set[str], sent: float) -> Steps[Outcomes]:
-        outcomes: Outcomes = [GONE] * len(batch)
-        found: list[KeyValue | None] = []
-        keys = [self.holders_of(each.name)[0] + each.attempt.encode() for each in batch]
-        for start in range(0, len(keys), MOST_OPERATIONS):
-            reads = [get(key) for key in keys[start : start + MOST_OPERATIONS]]
-            result = wire.read_txn((yield wire.txn([], reads, [])))
-            found += [page.found[0] if page.found else None for page in result.pages]
-        epoch = yield from self._known_epoch()
-        stay: dict[int, list[int]] = {}
-        must: Places = []
-        may: Places = []
-        for at, (each, key) in enumerate(zip(batch, found, strict=True)):
-            if each.offered:
-                self.sessions.offers(each.attempt)
-            if key is None or key.create + epoch != each.token:
-                if self.sessions.find(each.name, each.attempt, each.token):
-                    self.sessions.forget(each.attempt)
-            elif (state := _state(key)) is None:
-                outcomes[at] = StoreUnavailable(f"the record of {each.name!r} is damaged, or of another program")
-            elif state == INTERRUPTED:
-                outcomes[at] = BROKEN
-            elif each.attempt in moving or self._cannot_stay(each, key.lease):
-                must.append((at, key))
+def urgent(steps: Steps[T]) -> Steps[T]:
+    """The same steps, with calls that have a connection of their own."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = yield call._replace(urgent=True)
+            except Exception as error:
+                call = steps.throw(error)
             else:
-                stay.setdefault(key.lease, []).append(at)
-                if len(may) < MOVES and self._should_leave(each, key.lease):
-                    may.append((at, key))
-        alive = yield from self.sessions.renew(
-            {lease: max(batch[at].ttl for at in places) for lease, places in stay.items()}
-        )
-        for lease, places in stay.items():
-            for at in places:
-                if alive.get(lease):
-                    outcomes[at] = RENEWED
-        for at, outcome in enumerate(outcomes):
-            if outcome == RENEWED:
-                self.sessions.renewed(batch[at].attempt, sent, batch[at].ttl)
-        may = [(at, key) for at, key in may if outcomes[at] == RENEWED]
-        yield from self._move_all(batch, must, may, outcomes)
-        for at, read in enumerate(found):
-            if outcomes[at] == GONE and read is not None and read.create + epoch == batch[at].token:
-                looking = self._look_again(batch[at], read)
-                outcomes[at] = yield from looking if len(batch) == 1 else self._one_of_many(looking)
+                call = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+class Renewing:
+    """The operation ``renew``."""
+
+    def __init__(self, session: EtcdSession, acquiring: Acquiring) -> None:
+        self._session = session
+        self._acquiring = acquiring
+        self.begin()
+
+    def begin(self) -> None:
+        self._moving: dict[str, int] = {}
+        """Attempts with a move that may yet arrive, and how many. Their keys are written before they are trusted: after
+        that a move that was asked for before finds another revision. A move is noted before its lease is renewed, so a
+        renewal that finds no note was sent before, and its term ends before that lease does."""
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
+        sent = clock.now()
+        outcomes = yield from urgent(self._renew(batch, sent))
+        for each, outcome in zip(batch, outcomes, strict=True):
+            held = self._session.held.get(each.attempt)
+            if held is not None and outcome == RENEWED:
+                until = max(held.until, clock.now() + each.ttl / SECOND)
+                self._session.held[each.attempt] = held._replace(until=until)
         try:
-            yield from hasty(self._end_overdue())
+            yield from urgent(self._acquiring.end_overdue())
         except (StoreNotReady, *DRIVER_ERRORS):
             pass  # again at the next renewal: what was granted here is not to be forgotten over it
         return outcomes
 
-    def _move_all(self, batch: Sequence[Renewal], must: Places, may: Places, outcomes: Outcomes) -> Steps[None]:
-        """One after the other, until the time for it is over: the rest, and all that need no move, are not to wait.
+    def _renew(self, batch: Sequence[Renewal], sent: float) -> Steps[list[RenewalOutcome]]:
+        session = self._session
+        unsettled = {each.attempt for each in batch if each.attempt in self._moving}
+        found = yield from self._read(batch)
+        epoch = yield from session.known_epoch()
+        outcomes: list[RenewalOutcome] = [GONE] * len(batch)
+        stay: dict[int, list[int]] = {}
+        moves: list[tuple[int, KeyValue]] = []
+        for at, (each, key) in enumerate(zip(batch, found, strict=True)):
+            if each.offered:
+                session.offered.add(each.attempt)
+            if key is None or key.create + epoch != each.token:
+                if session.find(each.name, each.attempt, each.token):
+                    session.forget(each.attempt)
+            elif (state := _state(key)) is None:
+                outcomes[at] = StoreUnavailable(f"the record of {each.name!r} is damaged, or of another program")
+            elif state == INTERRUPTED:
+                outcomes[at] = BROKEN
+            elif each.attempt in unsettled or not self._can_stay(each, key.lease):
+                moves.append((at, key))
+            else:
+                stay.setdefault(key.lease, []).append(at)
+        alive = yield from self._keep_alive(
+            {number: max(batch[at].ttl for at in some) for number, some in stay.items()}
+        )
+        for number, some in stay.items():
+            for at in some:
+                again = self._look_again(batch[at], found[at], sent)
+                outcomes[at] = RENEWED if alive[number] else (yield from self._one(batch, again))
+        away: StoreUnavailable | None = None
+        for at, key in moves:
+            outcomes[at] = away or (yield from self._one(batch, self._move(batch[at], key, sent)))
+            error = outcomes[at]
+            if isinstance(error, StoreUnavailable) and isinstance(error.__cause__, OSError):
+                away = error  # the server does not answer: the other renewals must not wait for the rest of the moves
+        return outcomes
 
-        Those that ``may`` move are renewed where they are, so that they can as well be moved the next time."""
-        ends = clock.now() + MOVING * min((each.ttl for each in batch), default=0) / SECOND
-        for number, (at, key) in enumerate((*must, *may)):
-            needed = number < len(must)
-            if number and clock.now() >= ends:
-                if needed:
-                    outcomes[at] = StoreUnavailable(
-                        "not renewed yet: it moves to another etcd lease, and others move first"
-                    )
-                continue
-            moving = self._move(batch[at], key)
-            outcome = yield from moving if needed and len(batch) == 1 else self._one_of_many(moving)
-            if isinstance(outcome, StoreUnavailable) and isinstance(outcome.__cause__, OSError):
-                ends = 0.0  # there is no getting through
-            if needed or isinstance(outcome, str):
-                outcomes[at] = outcome
+    def _read(self, batch: Sequence[Renewal]) -> Steps[list[KeyValue | None]]:
+        reads = [get(self._session.holder_key(each.name, each.attempt)) for each in batch]
+        found: list[KeyValue | None] = []
+        for start in range(0, len(reads), MOST_OPERATIONS):
+            result = wire.read_txn((yield wire.txn([], reads[start : start + MOST_OPERATIONS], [])))
+            found += [page.found[0] if page.found else None for page in result.pages]
+        return found
 
-    def _one_of_many(self, steps: Steps[str | StoreUnavailable]) -> Steps[str | StoreUnavailable]:
-        """What one is refused, or hangs over, is not to fail the others, nor to take all the time that they have."""
+    def _can_stay(self, renewal: Renewal, number: int) -> bool:
+        """Not if the lease is too short for the term, or unknown; or others share it, and the holder is to outlive this
+        process."""
+        lease = self._session.leases.get(number)
+        return lease is not None and whole(renewal.ttl) <= lease.length and not (renewal.offered and lease.shared)
+
+    def _keep_alive(self, terms: dict[int, int]) -> Steps[dict[int, bool]]:
+        """Which of the leases live for so many more microseconds. A lease that does so anyway is not renewed: whoever
+        only asks must not get more."""
+        leases = self._session.leases
+        lasting = [number for number, ttl in terms.items() if (lease := leases.get(number)) and lease.lasts(ttl)]
+        due = [number for number in terms if number not in lasting]
+        renewed = (yield from leases.keep_alive(due)) if due else {}
+        return {**dict.fromkeys(lasting, True), **renewed}
+
+    def _one(self, batch: Sequence[Renewal], steps: Steps[RenewalOutcome]) -> Steps[RenewalOutcome]:
+        """A move. Where others are renewed beside it, its error is its own."""
+        if len(batch) == 1:
+            return (yield from steps)
         try:
-            return (yield from hasty(steps))
+            return (yield from steps)
         except (StoreNotReady, *DRIVER_ERRORS) as error:
             outcome = StoreUnavailable(f"not renewed yet: moving it to another etcd lease failed: {error}")
             outcome.__cause__ = error
             return outcome
 
-    def _cannot_stay(self, renewal: Renewal, number: int) -> bool:
-        """Whether a lease is too short for a term; or others share it, and the holder is to outlive us."""
-        if renewal.offered and self.sessions.is_shared(number):
-            return True
-        return whole(renewal.ttl) > self.sessions.length(number)
-
-    def _should_leave(self, renewal: Renewal, number: int) -> bool:
-        """Whether a lease is so long that a dead holder would be there for longer than it asks for, and nothing that it
-        was granted before stands in the way: else it is let run down.
-
-        One that others share is left at once: they would keep it from running down."""
-        if whole(renewal.ttl) >= self.sessions.length(number) or renewal.attempt not in self.sessions.held:
-            return False
-        over = self.sessions.granted(renewal.attempt) <= clock.now() + renewal.ttl / SECOND
-        return over or self.sessions.is_shared(number)
-
-    def _move(self, renewal: Renewal, key: KeyValue) -> Steps[str | StoreUnavailable]:
-        """Attach a holder to a lease of its own, long enough for what it asks and for what it was promised before.
-
-        The lease that it leaves runs out, or is revoked when it is released: another may be reading it, or come back to
-        it."""
-        attempt, since, sent = renewal.attempt, clock.now(), False
-        self.sessions.moves(attempt, key.mod)  # before the promises are read: who makes one later sees that it moves
+    def _move(self, renewal: Renewal, key: KeyValue, sent: float) -> Steps[RenewalOutcome]:
+        """Attach a holder to a lease of its own. The lease that it leaves is renewed no more for it."""
+        session, attempt = self._session, renewal.attempt
+        before = self._moving.get(attempt, 0)
+        self._moving[attempt] = before + 1
+        asked = False
         try:
-            left = int((self.sessions.promised(attempt) - since) * SECOND)
-            lease = yield from self.sessions.own(renewal.name, attempt, renewal.ttl)  # it may be refused as too short
-            if left > renewal.ttl:
-                lease = yield from self.sessions.own(renewal.name, attempt, left)
-            call = wire.txn([compare(EQUAL, MOD, key.key, key.mod)], [put(key.key, key.value, lease.id)], [])
-            sent = True
+            old = session.leases.get(key.lease)
+            least = 0 if old is None else old.length * SECOND  # another renewal may just be granted that much
+            lease = yield from session.leases.own(renewal.name, attempt, max(renewal.ttl, least))
+            call = wire.txn([compare(EQUAL, MOD, key.key, key.mod)], [put(key.key, key.value, lease.number)], [])
+            asked = True
             succeeded = wire.read_txn((yield call)).succeeded
-        except (Refused, StoreNotReady) as error:
-            if not (sent and isinstance(error, Refused) and error.unknown):
-                self.sessions.refused(attempt, key.mod)
+        except BaseException as error:  # also when the driver closes these steps
+            if not asked or (isinstance(error, GrpcError) and not error.unknown):
+                self._settled(attempt, 1)
             raise
-        self.sessions.answered(attempt, key.mod)
-        if succeeded:
-            self.sessions.renewed(attempt, since, renewal.ttl, lease.id)
-            return RENEWED
-        if attempt not in self.sessions.held:  # it was released meanwhile
-            yield from self.sessions.revoke_own(attempt)
-        return GONE
+        self._settled(attempt, before + 1 if succeeded else 1)
+        if not succeeded:
+            return (yield from self._look_again(renewal, key, sent))
+        held = session.held.get(attempt)
+        if held is not None:
+            session.held[attempt] = held._replace(lease=lease.number)
+        return RENEWED
 
-    def _look_again(self, renewal: Renewal, key: KeyValue) -> Steps[str | StoreUnavailable]:
+    def _settled(self, attempt: str, count: int) -> None:
+        left = self._moving.get(attempt, 0) - count
+        if left > 0:
+            self._moving[attempt] = left
+        else:
+            self._moving.pop(attempt, None)
+
+    def _look_again(self, renewal: Renewal, key: KeyValue | None, sent: float) -> Steps[RenewalOutcome]:
         """It was ours when it was read, and then it was not as it had been: it is gone, unless another renewal has
-        moved it meanwhile, to another lease than the one that was to be kept."""
-        holder = yield from self._holder(renewal.name, renewal.attempt)
-        if holder is None or holder.mod == key.mod:
+        moved it meanwhile to another lease."""
+        [now] = yield from self._read([renewal])
+        if now is None or key is None or now.mod == key.mod or now.create != key.create:
             return GONE
-        [outcome] = yield from self.renew([renewal])
+        [outcome] = yield from self._renew([renewal], sent)
         return outcome
 
 

@@ -1,22 +1,26 @@
 """What is asked of etcd, and how its answers are read. Written once; the drivers do the I/O.
 
-``reading.py`` has the stored shape and what all operations need, ``asking.py`` how a lease is taken, ``several.py`` how
-several are, ``renewing.py`` how it is kept; here is what else becomes of it.
+``session.py`` has the stored shape and what one ``Locks`` knows, ``leases.py`` what keeps keys alive, ``acquiring.py``
+how a lease is taken, ``renewing.py`` how it is kept, ``listing.py`` what is read; here is what else becomes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core import clock
-from ...core.protocol import SECOND, Steps, Store
+from ...core.protocol import SECOND, Ask, Busy, Holding, Renewal, Reply, Steps, Together
+from ...core.timing import FIRST_TERM
 from ...errors import StoreNotReady
 from . import wire
-from .asking import TAKING, Watch, deletion
-from .errors import DRIVER_ERRORS, Refused
-from .permit import HELD, RESTING, VERSION, Permit, read_permit
-from .renewing import Renewing
+from .acquiring import Acquiring, deletion
+from .errors import DRIVER_ERRORS, GrpcError
+from .listing import Listing
+from .permit import RESTING, StoredPermit, read_permit
+from .renewing import RenewalOutcome, Renewing
+from .session import EtcdSession
+from .subscriptions import TAKING, Interest
 from .wire import CREATE, EQUAL, MOD, compare, delete, get, put
 
 SHORT = 5.0
@@ -25,46 +29,107 @@ FOLLOWED_AFTER = 1.0
 """Most leases are over by then, and need no watch."""
 
 
-class EtcdStore(Renewing, Store):
-    """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
+class EtcdStore:
+    """See :class:`leasehold.core.protocol.JointStore`, which says what each operation means."""
 
+    scheme = "etcd"
     fair = True
     lacks: Mapping[str, str] = {}
 
+    def __init__(self, namespace: str) -> None:
+        self.session = EtcdSession(namespace)
+        self._acquiring = Acquiring(self.session)
+        self._renewing = Renewing(self.session, self._acquiring)
+        self._listing = Listing(self.session)
+
+    def reset(self) -> None:
+        """In a forked child: own nothing."""
+        self.session.begin()
+        self._renewing.begin()
+
+    def acquire(self, ask: Ask) -> Steps[Reply]:
+        return self._acquiring.acquire(ask)
+
+    def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
+        return self._acquiring.acquire_all(asks)
+
+    def abandon(self, name: str, attempt: str) -> Steps[bool]:
+        return self._acquiring.abandon(name, attempt)
+
+    def renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
+        return self._renewing.renew(batch)
+
+    def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
+        return self._listing.scan(prefix, after, count)
+
+    def inspect(self, name: str) -> Steps[Sequence[Holding]]:
+        return self._listing.inspect(name)
+
+    def read_note(self, name: str) -> Steps[str | None]:
+        return self._listing.read_note(name)
+
+    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
+        return self._listing.write_note(name, attempt, token, text)
+
+    def tidy(self) -> Steps[None]:
+        """Nothing to do in etcd: keys go with their leases."""
+        self.session.tidy()
+        yield from ()
+
+    # Giving back.
+
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
-        held = self.sessions.find(name, attempt, token)
+        session = self.session
+        held = session.find(name, attempt, token)
         rest = 0.0
         if held is None or held.rest:
-            holder = yield from self._holder(name, attempt)
+            holder = yield from session.holder(name, attempt)
             if holder is not None and holder.rest:
                 rest = holder.rest / SECOND - (clock.now() - held.granted if held else 0.0)
         given = yield from self._delete(name, attempt, token, rest)
         if held is not None:
-            self.sessions.forget(attempt)
-        if attempt not in self.sessions.held:  # else it is held with another token
+            session.forget(attempt)
+        if attempt not in session.held:  # else it is held with another token
             try:
-                yield from self.sessions.revoke_own(attempt)
+                yield from session.leases.revoke_own(attempt)
             except DRIVER_ERRORS:
-                if self.sessions.may_hold(attempt):
+                if session.leases.may_hold(attempt):
                     raise
                 # It is given back all the same, and its lease, which keeps nothing alive any more, runs out.
         return given
 
-    def abandon(self, name: str, attempt: str) -> Steps[bool]:
-        """Whatever is still on its way of this attempt must find that it comes too late."""
-        try:
-            yield from self.sessions.fence()
-        except Refused as error:
-            if not error.full:
-                raise  # else it is made later: until then nothing that is on its way is carried out either
-        return (yield from self._withdraw(name, attempt))
+    def _delete(self, name: str, attempt: str, token: int, rest: float) -> Steps[bool]:
+        """Delete a holder's key. ``rest``: for so many seconds the name is nobody's."""
+        epoch = yield from self.session.known_epoch()
+        key = self.session.holder_key(name, attempt)
+        changes, lease = [delete(key)], 0
+        ends = clock.now() + rest
+        if rest > 0 and (holder := (yield from self.session.holder(name, attempt))) is not None:
+            lease = yield from self.session.leases.for_rest(name, attempt, rest)
+            resting = self.session.holder_key(name, "~" + attempt)
+            changes.append(put(resting, holder.resting().dump(), lease))
+        same = compare(EQUAL, CREATE, key, max(0, token - epoch))
+        given = wire.read_txn((yield wire.txn([same], changes, []))).succeeded and token > epoch
+        if given and lease and rest < SHORT:
+            self.session.rests.append((ends, lease))
+        return given
+
+    def end_rest(self, lease: int) -> Steps[None]:
+        """The min_hold of what was released is over, and the lease that kept its name is not."""
+        yield from self.session.leases.revoke(lease)
+
+    def farewell(self) -> Steps[None]:
+        """Revoke what keeps our holders and waiters alive: all of them are gone, but for what was offered."""
+        yield from self.session.leases.end(self.session.offered)
+
+    # Breaking.
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
         found = False
-        page = yield from self._range(*self.holders_of(name))
+        page = yield from self.session.range(*self.session.holders_of(name))
         for key in page.found:
             try:
-                holder: Permit | None = read_permit(key)
+                holder: StoredPermit | None = read_permit(key)
             except StoreNotReady:
                 if not force:
                     raise
@@ -74,79 +139,47 @@ class EtcdStore(Renewing, Store):
                 if (yield from self._interrupt(holder, force)):
                     found = True
                     break
-                again = yield from self._range(key.key)
+                again = yield from self.session.range(key.key)
                 holder = read_permit(again.found[0]) if again.found else None
         return found
 
-    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
-        key = self._note_key(name)
-        change = delete(key) if text is None else put(key, b"%d %s" % (VERSION, text.encode()))
-        epoch = yield from self._known_epoch()
-        while True:
-            holder = yield from self._holder(name, attempt)
-            if holder is None or holder.create + epoch != token or holder.state != HELD:
-                return False
-            unchanged = [compare(EQUAL, MOD, holder.key, holder.mod)]
-            if wire.read_txn((yield wire.txn(unchanged, [change], []))).succeeded:
-                return True
-
-    def tidy(self) -> Steps[None]:
-        """Nothing to do in etcd: keys go with their leases."""
-        self.sessions.tidy()
-        self._idle.clear()
-        yield from ()
-
-    def farewell(self) -> Steps[None]:
-        """Give up what keeps our holders and waiters alive: all of them are gone, but for what was offered."""
-        yield from self.sessions.end()
-
-    def end_rest(self, lease: int) -> Steps[None]:
-        """The min_hold of what was released is over, and the lease that kept its name is not."""
-        yield from self.sessions.revoke(lease)
-
-    def held_alone(self) -> dict[str, Watch]:
-        """By attempt: what we have held for a while on a lease of its own, and the deletion that would end it."""
-        before, epoch = clock.now() - FOLLOWED_AFTER, self._epoch
-        found = {}
-        for held in list(self.sessions.held.values()):
-            if epoch is not None and not held.shared and held.since < before:
-                key = self.holders_of(held.name)[0] + held.attempt.encode()
-                found[held.attempt] = Watch(TAKING, held.name, key, key + b"\0", held.token - epoch + 1)
-        return found
-
-    def _delete(self, name: str, attempt: str, token: int, rest: float = 0.0) -> Steps[bool]:
-        """Give back a holder's key; ``rest``: for so many seconds the name is nobody's."""
-        epoch = yield from self._known_epoch()
-        start = self.holders_of(name)[0]
-        key = start + attempt.encode()
-        changes = [delete(key)]
-        ends = clock.now() + rest
-        if rest > 0:
-            lease = yield from self.sessions.for_rest(name, attempt, rest)
-            holder = yield from self._holder(name, attempt)
-            if holder is not None:
-                changes.append(put(start + b"~" + attempt.encode(), holder.resting().dump(), lease))
-        result = wire.read_txn((yield wire.txn([compare(EQUAL, CREATE, key, max(0, token - epoch))], changes, [])))
-        given = result.succeeded and token > epoch
-        if given and len(changes) > 1 and rest < SHORT:
-            self.sessions.rests.append((ends, lease))
-        return given
-
-    def _interrupt(self, holder: Permit, force: bool) -> Steps[bool]:
-        """Mark or remove one holder, and call it. False when it has changed meanwhile."""
-        word = self._word_to(holder)
+    def _interrupt(self, holder: StoredPermit, force: bool) -> Steps[bool]:
+        """Mark or remove one holder, and wake its process. False when it has changed meanwhile."""
+        word = self.session.word_to(holder)
         change = delete(holder.key) if force else put(holder.key, holder.interrupted().dump(), holder.lease)
         unchanged = [compare(EQUAL, MOD, holder.key, holder.mod)]
-        calls = [put(word, b"", holder.lease)] if holder.state != RESTING else []
+        words = [put(word, b"", holder.lease)] if holder.state != RESTING else []
         try:
-            result = wire.read_txn((yield wire.txn(unchanged, [change, *calls], [])))
-        except Refused as error:
+            result = wire.read_txn((yield wire.txn(unchanged, [change, *words], [])))
+        except GrpcError as error:
             if error.lease_is_gone:
                 return False
             if not (error.full and force):
                 raise
-            result, calls = wire.read_txn((yield wire.txn([], [get(holder.key), change], []))), []
-            return bool(result.pages[0].found)  # it learns at its next renewal
-        if result.succeeded and calls:
+            result = wire.read_txn((yield wire.txn([], [get(holder.key), change], [])))
+            return bool(result.pages[0].found)  # its process notices at its next renewal
+        if result.succeeded and words:
             yield wire.txn([], [delete(word)], [])
         return result.succeeded
+
+    # For the listener.
+
+    def words(self) -> tuple[bytes, bytes]:
+        return self.session.words()
+
+    def holder_is_gone(self, interest: Interest) -> Busy:
+        """What a waiter behind the first is told: to give the first time to take the name."""
+        idle = self.session.idle
+        known = idle.get(interest.name)
+        if known is None or not known[0]:  # what it has been since a look is kept
+            idle[interest.name] = (b"", clock.now())
+        return Busy(None, interest.later, FIRST_TERM)
+
+    def held_alone(self) -> dict[str, Interest]:
+        """By attempt: what has been held for a while on a lease of its own, and the deletion that would end it."""
+        before, found = clock.now() - FOLLOWED_AFTER, {}
+        for held in list(self.session.held.values()):
+            if held.since < before and not self.session.leases.is_shared(held.lease):
+                key = self.session.holder_key(held.name, held.attempt)
+                found[held.attempt] = Interest(TAKING, held.name, key, key + b"\0", 0)
+        return found

@@ -1,4 +1,4 @@
-"""The driver for asyncio: calls over a link, and one listener task for all waiters."""
+"""The driver for asyncio: calls over a transport, and one listener task for all waiters."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ...core import clock
 from ...core.log import WARNING, log
 from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreError, StoreUnavailable
-from .errors import DRIVER_ERRORS, Refused, translate
+from .errors import DRIVER_ERRORS, GrpcError, translate
 from .store import EtcdStore
+from .subscriptions import Subscriptions, WakeUp
 from .threads import CONNECT_LIMIT, FAREWELL, HEARTBEAT, PAUSES, EtcdThreads, next_pause
-from .watches import Ring, Watches
-from .wire import Call
+from .wire import EtcdCall
 
 
-class Link(Protocol):
+class EtcdTaskTransport(Protocol):
     """Where calls go: our own connections, or a channel that the user has given us."""
 
-    async def send(self, call: Call, limit: float) -> list[bytes]: ...
+    async def send(self, call: EtcdCall, limit: float) -> list[bytes]: ...
 
-    async def ear(self, limit: float) -> Any: ...
+    async def watch(self, limit: float) -> Any: ...
 
     def blame(self, host: Any) -> None: ...
 
@@ -34,20 +34,22 @@ class Link(Protocol):
 
 
 class EtcdTasks:
-    def __init__(self, store: EtcdStore, link: Link, where: str, at_exit: Callable[[], EtcdThreads]) -> None:
+    def __init__(
+        self, store: EtcdStore, transport: EtcdTaskTransport, where: str, at_exit: Callable[[], EtcdThreads]
+    ) -> None:
         self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._store = store
-        self._link = link
+        self._transport = transport
         self._where = where
         self._make_at_exit = at_exit
         self._at_exit: EtcdThreads | None = None
         self.new_loop()
 
     def new_loop(self) -> None:
-        self._link.after_fork()
+        self._transport.after_fork()
         self._listener: asyncio.Task[None] | None = None
-        self._ear: Any = None
-        self._watches = Watches(self._store)
+        self._stream: Any = None
+        self._subscriptions = Subscriptions(self._store)
         self._waiting: set[str] = set()
         self._resting: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -63,11 +65,11 @@ class EtcdTasks:
             left = ends - clock.now()
             if left <= 0:
                 raise TimeoutError(f"timed out after {limit:.3g} s")
-            return await self._link.send(request, left * request.share)
+            return await self._transport.send(request, left)
 
         try:
             result = await await_steps(steps, send)
-            if self._store.sessions.rests:
+            if self._store.session.rests:
                 self._end_rests()
             return result
         except StoreError:
@@ -77,7 +79,7 @@ class EtcdTasks:
 
     def _end_rests(self) -> None:
         self._resting = {each for each in self._resting if not each.done()}
-        while rests := self._store.sessions.rests:
+        while rests := self._store.session.rests:
             self._resting.add(asyncio.ensure_future(self._end_rest(*rests.pop())))
 
     async def _end_rest(self, ends: float, lease: int) -> None:
@@ -95,7 +97,7 @@ class EtcdTasks:
     def close_at_exit(self) -> None:
         if self._at_exit is not None:
             self._at_exit.close()
-        self._link.after_fork()
+        self._transport.after_fork()
 
     # Listening.
 
@@ -104,40 +106,40 @@ class EtcdTasks:
             self._waiting.add(attempt)
         if (self._listener is None or self._listener.cancelled()) and not self._closed:
             self._listener = asyncio.ensure_future(self._listen())  # again, if somebody has cancelled every task
-        if self._ear is None or self._listener is None or self._listener.cancelling():
+        if self._stream is None or self._listener is None or self._listener.cancelling():
             return False
         if busy is None:
             return True
-        rings, messages = self._watches.add(attempt, busy.watch)
-        self._ring(rings)
+        wake_ups, messages = self._subscriptions.add(attempt, busy.watch)
+        self._ring(wake_ups)
         try:
             if messages:
-                self._ear.send(messages)
+                self._stream.send(messages)
         except DRIVER_ERRORS:
             return False  # the listener will notice
         return True
 
     def forget(self, attempt: str) -> None:
         self._waiting.discard(attempt)
-        self._watches.drop(attempt)  # the server is told with what is sent next
+        self._subscriptions.drop(attempt)  # the server is told with what is sent next
 
     async def _listen(self) -> None:
         pause = PAUSES[0]
         while not self._closed:
             began = clock.now()
             try:
-                ear = await self._link.ear(CONNECT_LIMIT)
+                stream = await self._transport.watch(CONNECT_LIMIT)
                 try:
-                    await self._begin(ear)
-                    await self._hear(ear)
+                    await self._begin(stream)
+                    await self._hear(stream)
                 except (StoreUnavailable, *DRIVER_ERRORS) as error:
-                    self._link.blame(ear.host)
-                    if isinstance(error, Refused) and error.token_is_old:
-                        self._link.logged_out(ear.token)
+                    self._transport.blame(stream.host)
+                    if isinstance(error, GrpcError) and error.token_is_old:
+                        self._transport.logged_out(stream.token)
                     raise
                 finally:
-                    self._ear = None
-                    await ear.close()
+                    self._stream = None
+                    await stream.close()
             except (StoreUnavailable, *DRIVER_ERRORS) as error:
                 log(WARNING, "%s: listener failed, waiters poll until it is back: %s", self._where, error)
             except Exception as error:
@@ -147,26 +149,26 @@ class EtcdTasks:
             await asyncio.sleep(pause)
             pause = next_pause(pause, began)
 
-    async def _begin(self, ear: Any) -> None:
-        ear.send([self._watches.begin()])
-        while not self._watches.listening:
-            if messages := self._watches.heard(await ear.read(CONNECT_LIMIT), asked=True)[1]:
-                ear.send(messages)
-        self._ear = ear
+    async def _begin(self, stream: Any) -> None:
+        stream.send([self._subscriptions.begin()])
+        while not self._subscriptions.listening:
+            if messages := self._subscriptions.heard(await stream.read(CONNECT_LIMIT), asked=True)[1]:
+                stream.send(messages)
+        self._stream = stream
         self._ring_all()  # what happened before we listened
 
-    async def _hear(self, ear: Any) -> None:
+    async def _hear(self, stream: Any) -> None:
         asked = False
         while not self._closed:
-            told = await ear.read(HEARTBEAT)
-            rings, messages = self._watches.heard(told, asked)
+            told = await stream.read(HEARTBEAT)
+            wake_ups, messages = self._subscriptions.heard(told, asked)
             if messages:
-                ear.send(messages)
-            self._ring(rings)
+                stream.send(messages)
+            self._ring(wake_ups)
             asked = told is None
 
-    def _ring(self, rings: list[Ring]) -> None:
-        for ring in rings:
+    def _ring(self, wake_ups: list[WakeUp]) -> None:
+        for ring in wake_ups:
             self.on_ring(*ring)
 
     def _ring_all(self) -> None:
@@ -185,4 +187,4 @@ class EtcdTasks:
             await self.run(self._store.farewell(), FAREWELL)
         except StoreError:
             pass  # what is left goes when its lease runs out
-        await self._link.close()
+        await self._transport.close()

@@ -1,4 +1,4 @@
-"""The driver for threads: calls over a link, and one listener thread for all waiters."""
+"""The driver for threads: calls over a transport, and one listener thread for all waiters."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...core.protocol import Busy, Steps, T, run_steps
 from ...errors import StoreError, StoreUnavailable
 from ...runtime.thread_start import start_thread
 from ...runtime.wakeups import ThreadBell
-from .errors import DRIVER_ERRORS, Refused, translate
+from .errors import DRIVER_ERRORS, GrpcError, translate
 from .store import EtcdStore
-from .watches import Ring, Watches
-from .wire import Call
+from .subscriptions import Subscriptions, WakeUp
+from .wire import EtcdCall
 
 HEARTBEAT = 2.5
 """A listener that has heard nothing for so long asks whether the server is still there."""
@@ -31,12 +31,12 @@ def next_pause(pause: float, began: float) -> float:
     return PAUSES[0] if clock.now() - began > HEARTBEAT else min(pause * 2, PAUSES[1])
 
 
-class Link(Protocol):
+class EtcdThreadTransport(Protocol):
     """Where calls go: our own connections, or a channel that the user has given us."""
 
-    def send(self, call: Call, limit: float) -> list[bytes]: ...
+    def send(self, call: EtcdCall, limit: float) -> list[bytes]: ...
 
-    def ear(self, limit: float) -> Any: ...
+    def watch(self, limit: float) -> Any: ...
 
     def blame(self, host: Any) -> None: ...
 
@@ -48,10 +48,10 @@ class Link(Protocol):
 
 
 class EtcdThreads:
-    def __init__(self, store: EtcdStore, link: Link, where: str) -> None:
+    def __init__(self, store: EtcdStore, transport: EtcdThreadTransport, where: str) -> None:
         self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._store = store
-        self._link = link
+        self._transport = transport
         self._where = where
         self._reset()
 
@@ -59,8 +59,8 @@ class EtcdThreads:
         self._listens = threading.Lock()
         """Whoever has it is the listener: it alone touches the watches, and the stream they are on."""
         self._start_again = 0.0
-        self._ear: Any = None
-        self._watches = Watches(self._store)
+        self._stream: Any = None
+        self._subscriptions = Subscriptions(self._store)
         self._wanted: SimpleQueue[tuple[str, Busy | None]] = SimpleQueue()
         """What the listener is to watch for an attempt; None: nothing any more."""
         self._waiting: set[str] = set()
@@ -71,20 +71,20 @@ class EtcdThreads:
     def after_fork(self) -> None:
         self._store.reset()
         self._reset()
-        self._link.after_fork()
+        self._transport.after_fork()
 
     def run(self, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
 
-        def answer(call: Call) -> list[bytes]:
+        def answer(call: EtcdCall) -> list[bytes]:
             left = ends - clock.now()
             if left <= 0:
                 raise TimeoutError(f"timed out after {limit:.3g} s")
-            return self._link.send(call, left * call.share)
+            return self._transport.send(call, left)
 
         try:
             result = run_steps(steps, answer)
-            if self._store.sessions.rests:
+            if self._store.session.rests:
                 self._end_rests()
             return result
         except StoreError:
@@ -95,7 +95,7 @@ class EtcdThreads:
             steps.close()  # at once, also when a KeyboardInterrupt went past it
 
     def _end_rests(self) -> None:
-        while rests := self._store.sessions.rests:
+        while rests := self._store.session.rests:
             ends, lease = rests.pop()
             timer = threading.Timer(max(0.0, ends - clock.now()), self._end_rest, (lease,))
             timer.name, timer.daemon = "leasehold-etcd-rest", True
@@ -120,12 +120,12 @@ class EtcdThreads:
             self._waiting.add(attempt)
         if not self._listens.locked():
             self._start()
-        ear = self._ear
-        if ear is None:
+        stream = self._stream
+        if stream is None:
             return False
         if busy is not None:
             self._wanted.put((attempt, busy))
-            ear.wake()  # if it has failed meanwhile, all who wait are called
+            stream.wake()  # if it has failed meanwhile, all who wait are called
         return True
 
     def _start(self) -> None:
@@ -140,7 +140,7 @@ class EtcdThreads:
 
     def forget(self, attempt: str) -> None:
         self._waiting.discard(attempt)
-        if self._ear is not None:
+        if self._stream is not None:
             self._wanted.put((attempt, None))  # the server is told with what is sent next
 
     def _listen(self) -> None:
@@ -155,18 +155,18 @@ class EtcdThreads:
         while not self._closed:
             began = clock.now()
             try:
-                ear = self._link.ear(CONNECT_LIMIT)
+                stream = self._transport.watch(CONNECT_LIMIT)
                 try:
-                    self._begin(ear)
-                    self._hear(ear)
+                    self._begin(stream)
+                    self._hear(stream)
                 except (StoreUnavailable, *DRIVER_ERRORS) as error:
-                    self._link.blame(ear.host)
-                    if isinstance(error, Refused) and error.token_is_old:
-                        self._link.logged_out(ear.token)
+                    self._transport.blame(stream.host)
+                    if isinstance(error, GrpcError) and error.token_is_old:
+                        self._transport.logged_out(stream.token)
                     raise
                 finally:
-                    self._ear = None
-                    ear.close()
+                    self._stream = None
+                    stream.close()
             except (StoreUnavailable, *DRIVER_ERRORS) as error:
                 if not self._closed:
                     log(WARNING, "%s: listener failed, waiters poll until it is back: %s", self._where, error)
@@ -177,42 +177,42 @@ class EtcdThreads:
             self._end.wait(pause)
             pause = next_pause(pause, began)
 
-    def _begin(self, ear: Any) -> None:
-        ear.send([self._watches.begin()])
-        while not self._watches.listening:
-            if messages := self._watches.heard(ear.read(CONNECT_LIMIT), asked=True)[1]:
-                ear.send(messages)
-        self._ear = ear
+    def _begin(self, stream: Any) -> None:
+        stream.send([self._subscriptions.begin()])
+        while not self._subscriptions.listening:
+            if messages := self._subscriptions.heard(stream.read(CONNECT_LIMIT), asked=True)[1]:
+                stream.send(messages)
+        self._stream = stream
         self._ring_all()  # what happened before we listened
 
-    def _hear(self, ear: Any) -> None:
+    def _hear(self, stream: Any) -> None:
         asked, since = False, clock.now()
         while not self._closed:
-            self._want(ear)
-            told = ear.read(max(0.0, since + HEARTBEAT - clock.now()))
+            self._want(stream)
+            told = stream.read(max(0.0, since + HEARTBEAT - clock.now()))
             if told or told is None:  # else it was woken
-                rings, messages = self._watches.heard(told, asked)
+                wake_ups, messages = self._subscriptions.heard(told, asked)
                 if messages:
-                    ear.send(messages)
-                self._ring(rings)
+                    stream.send(messages)
+                self._ring(wake_ups)
                 asked, since = told is None, clock.now()
 
-    def _want(self, ear: Any) -> None:
+    def _want(self, stream: Any) -> None:
         """Have the server watch what is wanted by now."""
         messages: list[bytes] = []
         while not self._wanted.empty():
             attempt, busy = self._wanted.get()
             if busy is None:
-                self._watches.drop(attempt)
+                self._subscriptions.drop(attempt)
                 continue
-            rings, unsaid = self._watches.add(attempt, busy.watch)
-            self._ring(rings)
+            wake_ups, unsaid = self._subscriptions.add(attempt, busy.watch)
+            self._ring(wake_ups)
             messages += unsaid
         if messages:
-            ear.send(messages)
+            stream.send(messages)
 
-    def _ring(self, rings: list[Ring]) -> None:
-        for ring in rings:
+    def _ring(self, wake_ups: list[WakeUp]) -> None:
+        for ring in wake_ups:
             self.on_ring(*ring)
 
     def _ring_all(self) -> None:
@@ -225,11 +225,11 @@ class EtcdThreads:
         self._end.ring()
         for timer in self._timers:
             timer.cancel()
-        if (ear := self._ear) is not None:
-            ear.wake()
+        if (stream := self._stream) is not None:
+            stream.wake()
         try:
             self.run(self._store.farewell(), FAREWELL)
         except StoreError:
             pass  # what is left goes when its lease runs out
-        self._link.close()
+        self._transport.close()
         self._listens.acquire(timeout=1.0)  # it has ended

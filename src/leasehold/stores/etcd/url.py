@@ -10,8 +10,8 @@ DEFAULT_PORT = 2379
 _TLS = ("tls", "ca", "cert", "key", "server_name")
 
 
-class Address(NamedTuple):
-    """Where etcd is, and as whom we come."""
+class EtcdAddress(NamedTuple):
+    """Where etcd is, and the user that logs in."""
 
     hosts: tuple[tuple[str, int], ...]
     user: str = ""
@@ -37,7 +37,7 @@ class Address(NamedTuple):
         return context
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> EtcdAddress:
     rest = url.partition("://")[2]
     authority, _, query = rest.partition("?")
     authority, _, path = authority.partition("/")
@@ -59,7 +59,7 @@ def parse(url: str) -> Address:
     if "key" in given and "cert" not in given:
         raise ValueError("key in the etcd URL needs cert")
     tls = switch == "true" or bool(given)
-    return Address(_hosts(hosts), unquote(user), unquote(password), tls, **given)
+    return EtcdAddress(_hosts(hosts), unquote(user), unquote(password), tls, **given)
 
 
 def _hosts(authority: str) -> tuple[tuple[str, int], ...]:

@@ -6,7 +6,6 @@ those of etcd's published ``rpc.proto`` and ``kv.proto``, which never change the
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 Fields: TypeAlias = dict[int, list[Any]]
@@ -78,20 +77,13 @@ def first(fields: Fields, field: int, default: Any = 0) -> Any:
     return values[-1] if values else default
 
 
-class Haste(Enum):
-    """How long a call may wait for others of the same process: new acquires may, renewals may not."""
-
-    NONE, SOME, MOST = range(3)
-
-
-class Call(NamedTuple):
+class EtcdCall(NamedTuple):
     """One call of the API, answered with the list of messages that come back."""
 
     method: bytes
     messages: tuple[bytes, ...]
-    share: float = 1.0
-    """Of the time that is left to the operation: what this call may take."""
-    haste: Haste = Haste.SOME
+    urgent: bool = False
+    """Whether it is part of a renewal, which has a connection of its own."""
 
 
 RANGE, TXN = b"/etcdserverpb.KV/Range", b"/etcdserverpb.KV/Txn"
@@ -115,7 +107,7 @@ class KeyValue(NamedTuple):
     lease: int
 
 
-class Page(NamedTuple):
+class KeyPage(NamedTuple):
     """The answer to a range: what was found, and how much there is of it in all."""
 
     found: list[KeyValue]
@@ -123,12 +115,12 @@ class Page(NamedTuple):
     more: bool
 
 
-class Result(NamedTuple):
+class TxnResult(NamedTuple):
     """The answer to a transaction."""
 
     revision: int
     succeeded: bool
-    pages: list[Page]
+    pages: list[KeyPage]
     """Of the ranges among its operations."""
 
 
@@ -177,37 +169,36 @@ def compare(result: int, target: int, key: bytes, value: int | bytes, end: bytes
     return number(1, result) + number(2, target) + text(3, key) + what + (text(64, end) if end else b"")
 
 
-def txn(compares: list[bytes], success: list[bytes], failure: list[bytes]) -> Call:
+def txn(compares: list[bytes], success: list[bytes], failure: list[bytes]) -> EtcdCall:
     parts = [text(1, each) for each in compares]
     parts += [text(2, each) for each in success]
     parts += [text(3, each) for each in failure]
-    return Call(TXN, (b"".join(parts),))
+    return EtcdCall(TXN, (b"".join(parts),))
 
 
-def lease_grant(lease: int, ttl: int) -> Call:
-    return Call(GRANT, (number(1, ttl) + number(2, lease),))
+def lease_grant(lease: int, ttl: int) -> EtcdCall:
+    return EtcdCall(GRANT, (number(1, ttl) + number(2, lease),))
 
 
-def lease_revoke(lease: int) -> Call:
-    return Call(REVOKE, (number(1, lease),))
+def lease_revoke(lease: int) -> EtcdCall:
+    return EtcdCall(REVOKE, (number(1, lease),))
 
 
-def lease_keep_alive(leases: list[int]) -> Call:
-    return Call(KEEP_ALIVE, tuple(number(1, lease) for lease in leases))
+def lease_keep_alive(leases: list[int]) -> EtcdCall:
+    return EtcdCall(KEEP_ALIVE, tuple(number(1, lease) for lease in leases))
 
 
-def lease_time_to_live(lease: int) -> Call:
-    return Call(TIME_TO_LIVE, (number(1, lease),))
+def lease_time_to_live(lease: int) -> EtcdCall:
+    return EtcdCall(TIME_TO_LIVE, (number(1, lease),))
 
 
-def authenticate(user: str, password: str) -> Call:
-    return Call(AUTHENTICATE, (text(1, user.encode()) + text(2, password.encode()),))
+def authenticate(user: str, password: str) -> EtcdCall:
+    return EtcdCall(AUTHENTICATE, (text(1, user.encode()) + text(2, password.encode()),))
 
 
-def watch_create(number_of_it: int, key: bytes, end: bytes, revision: int, *, puts: bool, deletes: bool) -> bytes:
+def watch_create(number_of_it: int, key: bytes, end: bytes, *, puts: bool, deletes: bool) -> bytes:
+    """A watch from now on."""
     parts = [text(1, key), text(2, end)]
-    if revision:
-        parts.append(number(3, revision))
     if not puts:
         parts.append(number(5, 0))
     if not deletes:
@@ -228,22 +219,22 @@ def read_key(message: bytes) -> KeyValue:
     return KeyValue(first(fields, 1, b""), first(fields, 2), first(fields, 3), first(fields, 5, b""), first(fields, 6))
 
 
-def read_page(message: bytes) -> Page:
+def read_page(message: bytes) -> KeyPage:
     fields = read(message)
-    return Page([read_key(each) for each in fields.get(2, ())], first(fields, 4), bool(first(fields, 3)))
+    return KeyPage([read_key(each) for each in fields.get(2, ())], first(fields, 4), bool(first(fields, 3)))
 
 
-def read_txn(messages: list[bytes]) -> Result:
+def read_txn(messages: list[bytes]) -> TxnResult:
     fields = read(messages[0])
     pages = []
     for response in fields.get(3, ()):
         inner = read(response)
         if 1 in inner:
             pages.append(read_page(inner[1][0]))
-    return Result(first(read(first(fields, 1, b"")), 3), bool(first(fields, 2)), pages)
+    return TxnResult(first(read(first(fields, 1, b"")), 3), bool(first(fields, 2)), pages)
 
 
-class Told(NamedTuple):
+class WatchMessage(NamedTuple):
     """A message of a watch stream. One that is ``created`` tells of all that comes after ``revision``."""
 
     revision: int
@@ -256,7 +247,7 @@ class Told(NamedTuple):
     """Each with the revision of that."""
 
 
-def read_watch(message: bytes) -> Told:
+def read_watch(message: bytes) -> WatchMessage:
     fields = read(message)
     reason = first(fields, 6, b"").decode(errors="replace")
     puts: list[bytes] = []
@@ -269,4 +260,6 @@ def read_watch(message: bytes) -> Told:
         else:
             puts.append(key.key)
     revision = first(read(first(fields, 1, b"")), 3)
-    return Told(revision, first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, puts, deletes)
+    return WatchMessage(
+        revision, first(fields, 2), bool(first(fields, 3)), bool(first(fields, 4)), reason, puts, deletes
+    )

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ...core import clock
-from .endpoints import Endpoints, is_members_fault
-from .errors import Refused
-from .http2 import Broken, Ended, Http2, Message
-from .wire import WATCH, Call
+from .endpoints import Endpoints
+from .errors import GrpcError
+from .http2 import BrokenHttp2, GrpcEnd, GrpcEvent, GrpcMessage, Headers, Http2
+from .wire import WATCH, EtcdCall
 
 
-class TaskLine(asyncio.Protocol):
+class TaskConnection(asyncio.Protocol):
     """One connection. ``streams``: what to call with each event of a stream, or with the error that ended it."""
 
     def __init__(self, host: tuple[str, int]) -> None:
         self.host = host
         self._http = Http2()
-        self._streams: dict[int, Callable[[Message | Ended | Exception], None]] = {}
+        self._streams: dict[int, Callable[[GrpcEvent | Exception], None]] = {}
         self._transport: asyncio.Transport | None = None
         self.closed = asyncio.get_running_loop().create_future()
 
@@ -28,9 +28,9 @@ class TaskLine(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        for event in self._http.receive(data):
+        for event in self._http.receive(data):  # an error here ends the connection: asyncio closes it
             tell = self._streams.get(event.stream)
-            if isinstance(event, Ended):
+            if isinstance(event, GrpcEnd):
                 self._streams.pop(event.stream, None)
             if tell is not None:
                 tell(event)
@@ -41,7 +41,7 @@ class TaskLine(asyncio.Protocol):
             self.closed.set_result(None)
         streams, self._streams = self._streams, {}
         for tell in streams.values():
-            tell(error or Broken("the server has closed the connection"))
+            tell(error or BrokenHttp2("the server has closed the connection"))
 
     @property
     def usable(self) -> bool:
@@ -51,22 +51,22 @@ class TaskLine(asyncio.Protocol):
 
     def begin(
         self,
-        block: bytes,
+        headers: Headers,
         messages: tuple[bytes, ...],
-        tell: Callable[[Message | Ended | Exception], None],
+        tell: Callable[[GrpcEvent | Exception], None],
         *,
         end: bool,
     ) -> int:
         if self.closed.done():
-            raise Broken("the server has closed the connection")
-        stream = self._http.call(block, messages, end=end)
+            raise BrokenHttp2("the server has closed the connection")
+        stream = self._http.call(headers, messages, end=end)
         self._streams[stream] = tell
         self._flush()
         return stream
 
     def send(self, stream: int, messages: tuple[bytes, ...]) -> None:
         if stream not in self._streams:
-            raise Broken("the stream is over")
+            raise BrokenHttp2("the stream is over")
         self._http.send(stream, messages)
         self._flush()
 
@@ -84,18 +84,18 @@ class TaskLine(asyncio.Protocol):
             self._transport.abort()
 
 
-class TaskEar:
+class TaskWatchStream:
     """A connection with one watch stream."""
 
-    def __init__(self, line: TaskLine, endpoints: Endpoints) -> None:
-        self._line = line
-        self.host = line.host
-        self._told: asyncio.Queue[Message | Ended | Exception] = asyncio.Queue()
+    def __init__(self, connection: TaskConnection, endpoints: Endpoints) -> None:
+        self._connection = connection
+        self.host = connection.host
+        self._told: asyncio.Queue[GrpcEvent | Exception] = asyncio.Queue()
         self.token = endpoints.token
-        self._stream = line.begin(endpoints.block(WATCH), (), self._told.put_nowait, end=False)
+        self._stream = connection.begin(endpoints.headers(WATCH), (), self._told.put_nowait, end=False)
 
     def send(self, messages: list[bytes]) -> None:
-        self._line.send(self._stream, tuple(messages))
+        self._connection.send(self._stream, tuple(messages))
 
     async def read(self, seconds: float) -> list[bytes] | None:
         try:
@@ -109,18 +109,18 @@ class TaskEar:
         for event in events:
             if isinstance(event, Exception):
                 raise event
-            if isinstance(event, Ended):
-                raise event.refused or Broken("the server has ended the watch")
+            if isinstance(event, GrpcEnd):
+                raise event.error or BrokenHttp2("the server has ended the watch")
             found.append(event.body)
         return found
 
     async def close(self) -> None:
-        self._line.close()
-        await asyncio.wait({self._line.closed}, timeout=1.0)
+        self._connection.close()
+        await asyncio.wait({self._connection.closed}, timeout=1.0)
 
 
-class TaskPool:
-    """Where calls go."""
+class TaskTransport:
+    """Sends calls."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
@@ -128,88 +128,90 @@ class TaskPool:
 
     def after_fork(self) -> None:
         """Forget the connection without using it: it is the parent's, or its loop is gone."""
-        self._line: TaskLine | None = None
-        self._connecting: asyncio.Task[TaskLine] | None = None
-        self._old: set[TaskLine] = set()
+        self._connection: TaskConnection | None = None
+        self._connecting: asyncio.Task[TaskConnection] | None = None
+        self._old: set[TaskConnection] = set()
 
-    async def send(self, call: Call, limit: float) -> list[bytes]:
-        """The messages that the server answers. Raises Refused, OSError."""
+    async def send(self, call: EtcdCall, limit: float) -> list[bytes]:
+        """The messages that the server answers. Raises GrpcError, OSError."""
         ends = clock.now() + limit
         for last in (False, True):
             token = self._endpoints.token
             try:
-                if self._endpoints.needs_login:
-                    self._endpoints.logged_in(await self._call(self._endpoints.login(), ends))
+                await self._log_in(ends)
                 return await self._call(call, ends)
-            except Refused as error:
+            except GrpcError as error:
                 if last or not error.token_is_old:
                     raise
                 self._endpoints.logged_out(token)
         raise AssertionError
 
-    async def _call(self, call: Call, ends: float) -> list[bytes]:
+    async def _log_in(self, ends: float) -> None:
+        if self._endpoints.needs_login:
+            self._endpoints.logged_in(await self._call(self._endpoints.login(), ends))
+
+    async def _call(self, call: EtcdCall, ends: float) -> list[bytes]:
         limit = ends - clock.now()
-        line = await self._ready(limit)
+        connection = await self._ready(limit)
         messages: list[bytes] = []
         done: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 
-        def tell(event: Message | Ended | Exception) -> None:
+        def tell(event: GrpcEvent | Exception) -> None:
             if done.done():
                 return
-            if isinstance(event, Message):
+            if isinstance(event, GrpcMessage):
                 messages.append(event.body)
             elif isinstance(event, Exception):
                 done.set_exception(event)
-            elif event.refused is not None:
-                done.set_exception(event.refused)
+            elif event.error is not None:
+                done.set_exception(event.error)
             else:
                 done.set_result(messages)
 
-        stream = line.begin(self._endpoints.block(call.method), call.messages, tell, end=True)
+        stream = connection.begin(self._endpoints.headers(call.method), call.messages, tell, end=True)
         try:
             async with asyncio.timeout(ends - clock.now()):
                 return await done
-        except (Refused, OSError) as error:
-            if is_members_fault(error):
-                self._endpoints.blame(line.host)
+        except (GrpcError, OSError) as error:
+            self._endpoints.blame_for(error, connection.host)
             if isinstance(error, TimeoutError):
-                line.give_up(stream)
-                self._retire(line)  # it may hang for ever
+                connection.give_up(stream)
+                self._retire(connection)  # it may hang for ever
                 raise TimeoutError(f"no answer within {limit:.3g} s") from None
             raise
         finally:
-            line.give_up(stream)
+            connection.give_up(stream)
 
-    async def _ready(self, limit: float) -> TaskLine:
+    async def _ready(self, limit: float) -> TaskConnection:
         """The connection, made by whoever comes first; the others wait for it."""
-        line = self._line
-        if line is not None and line.usable and line.host == self._endpoints.current:
-            return line
+        connection = self._connection
+        if connection is not None and connection.usable and connection.host == self._endpoints.current:
+            return connection
         if self._connecting is None or self._connecting.done():
-            if line is not None:
-                self._retire(line)
+            if connection is not None:
+                self._retire(connection)
             self._connecting = asyncio.ensure_future(self._reconnect(limit))
-            self._connecting.add_done_callback(_seen)
+            self._connecting.add_done_callback(_ignore)
         try:
             async with asyncio.timeout(limit):
                 return await asyncio.shield(self._connecting)
         except TimeoutError:
             raise TimeoutError(f"no connection within {limit:.3g} s") from None
 
-    async def _reconnect(self, limit: float) -> TaskLine:
-        self._line = await self._connect(limit)
-        return self._line
+    async def _reconnect(self, limit: float) -> TaskConnection:
+        self._connection = await self._connect(limit)
+        return self._connection
 
-    def _retire(self, line: TaskLine) -> None:
+    def _retire(self, connection: TaskConnection) -> None:
         """Calls that are under way on it may finish."""
-        if self._line is line:
-            self._line = None
-        self._old = {each for each in self._old if not each.closed.done()} | {line}
+        if self._connection is connection:
+            self._connection = None
+        self._old = {each for each in self._old if not each.closed.done()} | {connection}
         for each in self._old:
             if not each._streams:
                 each.close()
 
-    async def _connect(self, limit: float) -> TaskLine:
+    async def _connect(self, limit: float) -> TaskConnection:
         """To the first member that accepts."""
         ends = clock.now() + limit
         loop = asyncio.get_running_loop()
@@ -218,28 +220,27 @@ class TaskPool:
             tries -= 1
             host = self._endpoints.current
             context = self._endpoints.context
-            name = (self._endpoints.address.server_name or host[0]) if context is not None else None
-            line = TaskLine(host)
+            name = self._endpoints.server_name if context is not None else None
+            connection = TaskConnection(host)
             try:
-                async with asyncio.timeout(self._endpoints.patience(max(0.001, ends - clock.now()))):
-                    await loop.create_connection(lambda: line, *host, ssl=context, server_hostname=name)  # noqa: B023
-                return line
+                async with asyncio.timeout(self._endpoints.connect_limit(ends - clock.now())):
+                    await loop.create_connection(lambda: connection, *host, ssl=context, server_hostname=name)  # noqa: B023
+                return connection
             except asyncio.CancelledError:
-                line.close()  # it may be connected by now: asyncio would wait for the server's farewell
+                connection.close()  # it may be connected by now: asyncio would wait for the server's farewell
                 raise
             except OSError as error:
-                line.close()
+                connection.close()
                 self._endpoints.blame(host)
                 if not tries or clock.now() >= ends:
                     if isinstance(error, TimeoutError):
                         raise TimeoutError("{}:{} does not accept a connection".format(*host)) from None
                     raise
 
-    async def ear(self, limit: float) -> TaskEar:
+    async def watch(self, limit: float) -> TaskWatchStream:
         ends = clock.now() + limit
-        if self._endpoints.needs_login:
-            self._endpoints.logged_in(await self._call(self._endpoints.login(), ends))
-        return TaskEar(await self._connect(ends - clock.now()), self._endpoints)
+        await self._log_in(ends)
+        return TaskWatchStream(await self._connect(ends - clock.now()), self._endpoints)
 
     def blame(self, host: tuple[str, int]) -> None:
         self._endpoints.blame(host)
@@ -251,14 +252,14 @@ class TaskPool:
         if self._connecting is not None and not self._connecting.done():
             self._connecting.cancel()
             await asyncio.wait({self._connecting}, timeout=1.0)
-        lines = [*self._old] if self._line is None else [*self._old, self._line]
-        for line in lines:
-            line.close()
-        if lines:
-            await asyncio.wait({line.closed for line in lines}, timeout=1.0)
+        connections = [*self._old] if self._connection is None else [*self._old, self._connection]
+        for connection in connections:
+            connection.close()
+        if connections:
+            await asyncio.wait({connection.closed for connection in connections}, timeout=1.0)
 
 
-def _seen(task: asyncio.Task[Any]) -> None:
-    """Nobody may be left to hear of it."""
+def _ignore(task: asyncio.Task[Any]) -> None:
+    """Nobody may be left to read its error."""
     if not task.cancelled():
         task.exception()
