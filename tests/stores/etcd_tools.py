@@ -1,16 +1,27 @@
-"""What the tests of etcd share: a look at its keys, acquires in threads, operations that are run by hand."""
+"""What the tests of etcd share: a look at its keys, acquires in threads, and a process whose calls are sent by hand."""
 
 from __future__ import annotations
 
 import base64
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import leasehold
+from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Renewal, run_steps
 from leasehold.stores.etcd import wire
+from leasehold.stores.etcd.endpoints import Endpoints
+from leasehold.stores.etcd.store import EtcdStore
+from leasehold.stores.etcd.threads import EtcdThreads
+from leasehold.stores.etcd.transport_threads import ThreadTransport
+from leasehold.stores.etcd.url import parse
+from leasehold.testing.handles import eventually
+from leasehold.threads.locks import Locks
+from leasehold.threads.runner import ThreadRegistry
 from servers.etcd import Etcd, ask, b64
 
-A, B = "a" * 32, "b" * 32
+A, B, C = "a" * 32, "b" * 32, "c" * 32
 LIMIT = 30.0
 """How long what is carried out by hand may take: nothing here is about a server that is slow."""
 LONG = 100_000
@@ -27,6 +38,23 @@ def delete(server: Etcd, key: str) -> None:
     ask(server.port, "kv/deleterange", {"key": b64(key)})
 
 
+def leases_of(server: Etcd) -> set[str]:
+    """The leases that it has; those that other tests have left may end at any time."""
+    return {each["ID"] for each in ask(server.port, "lease/leases", {}).get("leases", [])}
+
+
+def lease_number(server: Etcd, namespace: str, name: str = "x") -> str:
+    """The lease of the only holder of a name."""
+    [key] = [key for key in keys(server, namespace, "h") if f"/{name}\0" in key]
+    [found] = ask(server.port, "kv/range", {"key": b64(key)})["kvs"]
+    return str(found["lease"])
+
+
+def lease_length(server: Etcd, namespace: str, name: str = "x") -> int:
+    """How long the lease of the only holder of a name is."""
+    return int(ask(server.port, "lease/timetolive", {"ID": lease_number(server, namespace, name)})["grantedTTL"])
+
+
 def deletion(watch: int, keys: dict[bytes, int]) -> bytes:
     """What etcd says on a stream of watches when keys are deleted, each at its revision."""
     events = (wire.number(1, 1) + wire.text(2, wire.text(1, key) + wire.number(3, at)) for key, at in keys.items())
@@ -34,8 +62,13 @@ def deletion(watch: int, keys: dict[bytes, int]) -> bytes:
 
 
 def created(watch: int, revision: int) -> bytes:
-    """What etcd says when it has taken on a watch, which tells of what comes after that revision."""
+    """What etcd says when it has accepted a watch, which tells of what comes after that revision."""
     return wire.text(1, wire.number(3, revision)) + wire.number(2, watch) + wire.number(3, 1)
+
+
+def request(name: str, attempt: str, ttl: float = 30.0, **options: Any) -> Ask:
+    options = {"kept": True, **options}
+    return Ask(name, attempt, "me", "lock", None, int(ttl * SECOND), **options)
 
 
 class Waiter:
@@ -52,16 +85,105 @@ class Waiter:
         return self.leases[0]
 
 
-def without_listener(locks: leasehold.Locks) -> None:
-    """Once there is one, the keeper renews all that is held, nobody can say when: not where that is done by hand."""
-    locks._core.driver.listen = lambda attempt, busy: False  # type: ignore[method-assign]
+class Recorder:
+    """A transport that notes the calls of each thread, and calls ``after`` with each that was answered."""
+
+    def __init__(self, transport: ThreadTransport) -> None:
+        self.transport = transport
+        self.calls: list[tuple[int, wire.EtcdCall]] = []
+        self.after: Callable[[wire.EtcdCall], object] = lambda call: None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+    def send(self, call: wire.EtcdCall, limit: float) -> list[bytes]:
+        self.calls.append((threading.get_ident(), call))
+        answer = self.transport.send(call, limit)
+        self.after(call)
+        return answer
 
 
-def finish(locks: leasehold.Locks, steps: Any, call: wire.Call) -> Any:
-    """Run an operation that has come as far as this call to its end."""
-    while True:
-        answer = locks._core.driver._link.send(call, LIMIT)  # type: ignore[attr-defined]
-        try:
-            call = steps.send(answer)
-        except StopIteration as over:
-            return over.value
+class Process:
+    """One process, as far as etcd can tell: a dialect, a driver for threads, and a ``Locks`` on them.
+
+    Its steps can be run whole, or call by call: what is sent, what is answered, and what happens in between."""
+
+    def __init__(self, url: str, namespace: str, **options: Any) -> None:
+        address = parse(url)
+        self.store = EtcdStore(namespace)
+        self.transport = Recorder(ThreadTransport(Endpoints(address)))
+        self.driver = EtcdThreads(self.store, self.transport, address.where)  # type: ignore[arg-type]
+        registry = ThreadRegistry(
+            self.store, self.driver, namespace=namespace, owner=None, kinds=None, defaults=options
+        )
+        self.locks = Locks(registry)
+
+    def send(self, call: wire.EtcdCall) -> list[bytes]:
+        return self.transport.transport.send(call, LIMIT)
+
+    def run(self, steps: Any) -> Any:
+        return run_steps(steps, self.send)
+
+    def up_to(self, steps: Any, method: bytes, said: bytes = b"") -> wire.EtcdCall:
+        """Carry an operation out up to its first call of this method that says so: that one is not sent."""
+        call: wire.EtcdCall = next(steps)
+        while call.method != method or said not in b"".join(call.messages):
+            call = steps.send(self.send(call))
+        return call
+
+    def finish(self, steps: Any, call: wire.EtcdCall) -> Any:
+        """Run an operation that has come as far as this call to its end."""
+        while True:
+            try:
+                answer = self.send(call)
+            except Exception as error:
+                following = lambda error=error: steps.throw(error)  # noqa: E731
+            else:
+                following = lambda answer=answer: steps.send(answer)  # noqa: E731
+            try:
+                call = following()
+            except StopIteration as over:
+                return over.value
+
+    def granted(self, name: str, attempt: str, ttl: float = 30.0, **options: Any) -> Grant:
+        reply = self.run(self.store.acquire(request(name, attempt, ttl, **options)))
+        assert isinstance(reply, Grant), reply
+        return reply
+
+    def queued(self, name: str, attempt: str, ttl: float = 30.0) -> Busy:
+        reply = self.run(self.store.acquire(request(name, attempt, ttl, queue=True)))
+        assert isinstance(reply, Busy), reply
+        return reply
+
+    def renew(self, *asks: Renewal) -> Any:
+        return self.run(self.store.renew(asks))
+
+    def release(self, name: str, attempt: str, grant: Grant) -> bool:
+        return bool(self.run(self.store.release(name, attempt, grant.token, grant.hint)))
+
+    def listens(self) -> bool:
+        return self.driver.listen("", None)
+
+    def until_listening(self) -> None:
+        eventually(self.listens, 30, "it listens")
+
+    @contextmanager
+    def noted(self) -> Iterator[list[bytes]]:
+        """The methods of the calls that this thread makes meanwhile."""
+        before, found = len(self.transport.calls), list[bytes]()
+        me = threading.get_ident()
+        yield found
+        found += [call.method for thread, call in self.transport.calls[before:] if thread == me]
+
+
+def renewal(name: str, attempt: str, grant: Grant, ttl: float) -> Renewal:
+    return Renewal(name, attempt, grant.token, int(ttl * SECOND))
+
+
+def over(steps: Any, error: BaseException) -> Any:
+    """What an operation returns when its call fails so."""
+    try:
+        steps.throw(error)
+    except StopIteration as stop:
+        return stop.value
+    raise AssertionError("it makes another call")

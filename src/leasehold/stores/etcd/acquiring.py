@@ -252,7 +252,7 @@ class Acquiring:
         return session.view(ask, result, result.pages)
 
     def _idle_for(self, ask: Ask, view: NameView) -> float | None:
-        """How long the name has been there for the first waiter, as far as is known. None: it is not, or we are first."""
+        """How long the name is known to be there for the first waiter. None: it is not there, or we are the first."""
         first, idle = view.first, self._session.idle
         if first is None or view.free(ask.limit) < first.weight or (view.queued and view.ahead == 0):
             idle.pop(ask.name, None)

@@ -181,5 +181,5 @@ class EtcdStore:
         for held in list(self.session.held.values()):
             if held.since < before and not self.session.leases.is_shared(held.lease):
                 key = self.session.holder_key(held.name, held.attempt)
-                found[held.attempt] = Interest(TAKING, held.name, key, key + b"\0", 0)
+                found[held.attempt] = Interest(TAKING, held.name, key, key + b"\0", 1)
         return found
