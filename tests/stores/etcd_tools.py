@@ -91,6 +91,8 @@ class Recorder:
     def __init__(self, transport: ThreadTransport) -> None:
         self.transport = transport
         self.calls: list[tuple[int, wire.EtcdCall]] = []
+        self.streams: list[Any] = []
+        """The watch streams that were opened."""
         self.after: Callable[[wire.EtcdCall], object] = lambda call: None
 
     def __getattr__(self, name: str) -> Any:
@@ -102,6 +104,10 @@ class Recorder:
         self.after(call)
         return answer
 
+    def watch(self, limit: float) -> Any:
+        self.streams.append(self.transport.watch(limit))
+        return self.streams[-1]
+
 
 class Process:
     """One process, as far as etcd can tell: a dialect, a driver for threads, and a ``Locks`` on them.
@@ -111,7 +117,8 @@ class Process:
     def __init__(self, url: str, namespace: str, **options: Any) -> None:
         address = parse(url)
         self.store = EtcdStore(namespace)
-        self.transport = Recorder(ThreadTransport(Endpoints(address)))
+        self.endpoints = Endpoints(address)
+        self.transport = Recorder(ThreadTransport(self.endpoints))
         self.driver = EtcdThreads(self.store, self.transport, address.where)  # type: ignore[arg-type]
         registry = ThreadRegistry(
             self.store, self.driver, namespace=namespace, owner=None, kinds=None, defaults=options

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +15,11 @@ from failover import NAMES, Crowd, Latecomer
 import leasehold
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.endpoints import Endpoints
-from leasehold.stores.etcd.pool_threads import Pool
+from leasehold.stores.etcd.transport_threads import ThreadTransport
 from leasehold.stores.etcd.url import parse
 from leasehold.testing.handles import eventually
 from servers.base import NotReady, Server
-from servers.etcd import Etcd, EtcdCluster, ask
+from servers.etcd import Etcd, EtcdCluster, ask, b64
 from servers.netns import Networks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -31,17 +33,18 @@ PAUSES = 5
 
 def history(cluster: EtcdCluster) -> list[str]:
     """What has become of the holders' keys, revision by revision."""
-    ear = Pool(Endpoints(parse(cluster.url))).ear(5)
-    ear.send([wire.watch_create(1, b"leasehold/", b"leasehold0", 1, puts=True, deletes=True)])
+    stream = ThreadTransport(Endpoints(parse(cluster.url))).watch(5)
+    since = wire.text(1, b"leasehold/") + wire.text(2, b"leasehold0") + wire.number(3, 1) + wire.number(7, 1)
+    stream.send([wire.text(1, since)])
     found = []
-    while (told := ear.read(1.0)) is not None:
+    while (told := stream.read(1.0)) is not None:
         for message in told:
             for event in wire.read(message).get(11, ()):
                 fields = wire.read(event)
                 key = wire.read_key(fields[2][0])
                 what = "delete" if wire.first(fields, 1) else f"put, lease {key.lease:x}"
                 found.append(f"{key.mod} {key.key.decode()!r} {what}")
-    ear.close()
+    stream.close()
     return found
 
 
@@ -51,18 +54,30 @@ def judge(crowd: Crowd, cluster: EtcdCluster) -> None:
         pytest.fail("\n".join((*wrongs, *history(cluster))))
 
 
-def place(locks: Any) -> Any:
-    return next(iter(list(locks._core.store._places.values())), None)
+def place(cluster: EtcdCluster, locks: Any) -> Any:
+    """The key of the one that waits."""
+    for member in cluster.members:
+        with contextlib.suppress(OSError, NotReady):
+            found = ask(
+                member.port,
+                "kv/range",
+                {"key": b64("leasehold//w/"), "range_end": b64("leasehold//w0")},
+                host=member.host,
+            )
+            for key in found.get("kvs", []):
+                if json.loads(base64.b64decode(key["value"]))[2] == locks.owner:
+                    return key
+    return None
 
 
 def expire_place(cluster: EtcdCluster, locks: Any) -> None:
     """End the lease that its waiters live by."""
-    number = locks._core.store.sessions.waiting.id
 
     def revoked() -> bool:
+        found = place(cluster, locks)
         member = cluster.members[0]
         try:
-            ask(member.port, "lease/revoke", {"ID": str(number)}, host=member.host)
+            ask(member.port, "lease/revoke", {"ID": found["lease"]}, host=member.host)
         except (OSError, NotReady) as error:
             return "not found" in str(error)
         return True
@@ -91,7 +106,14 @@ def suffer(cluster: EtcdCluster, harm: Callable[[Server], None], mend: Callable[
                 mend(leader)
             time.sleep(1.0)
             if turn in LATE:
-                late.append(Latecomer(crowd, LATE[turn], place, lambda locks: expire_place(cluster, locks)))
+                late.append(
+                    Latecomer(
+                        crowd,
+                        LATE[turn],
+                        lambda locks: place(cluster, locks),
+                        lambda locks: expire_place(cluster, locks),
+                    )
+                )
         assert all(lease.valid for lease in kept), "a ttl of 20 s outlives an election"
         for each in late:
             each.finish()

@@ -14,21 +14,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from etcd_tools import LIMIT, A, Waiter, keys
+from etcd_tools import LIMIT, A, Process, Waiter, keys, renewal
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core import timing
-from leasehold.core.lease import state_of
-from leasehold.core.protocol import Busy, Renewal
+from leasehold.core.protocol import Busy
 from leasehold.stores.common.findings import Finding
 from leasehold.stores.etcd import wire
-from leasehold.stores.etcd.asking import Watch
 from leasehold.stores.etcd.doctor import doctor
 from leasehold.stores.etcd.endpoints import Endpoints
-from leasehold.stores.etcd.pool_tasks import TaskLine, TaskPool
-from leasehold.stores.etcd.pool_threads import Pool
+from leasehold.stores.etcd.store import EtcdStore
+from leasehold.stores.etcd.subscriptions import TAKING, Interest
+from leasehold.stores.etcd.tasks import EtcdTasks
+from leasehold.stores.etcd.transport_tasks import TaskConnection, TaskTransport
+from leasehold.stores.etcd.transport_threads import ThreadTransport
 from leasehold.stores.etcd.url import parse
+from leasehold.tasks.runner import TaskRegistry
 from leasehold.testing.handles import eventually
 from servers.etcd import Etcd, EtcdCluster, ask, b64
 from servers.proxy import Proxy
@@ -42,13 +44,14 @@ def server(etcd_server: Etcd) -> Etcd:
 
 def test_what_is_in_a_full_pipe_arrives_whole(server: Etcd, namespace: str) -> None:
     """Requests that are larger than HTTP/2's windows: renewal of many long names."""
-    with leasehold.connect(server.url, namespace=namespace) as locks:
-        held = [locks.lock("🔒" * 500 + f"{number:03}").acquire() for number in range(150)]
-        asks = [Renewal(lease.name, state_of(lease).claim.attempt, lease.token, 30_000_000) for lease in held]
-        assert set(locks._core.driver.run(locks._core.store.renew(asks), LIMIT)) == {"renewed"}
+    process = Process(server.url, namespace)
+    names = ["🔒" * 500 + f"{number:03}" for number in range(150)]
+    with process.locks as locks:
+        grants = {name: process.granted(name, A) for name in names}
+        assert set(process.renew(*(renewal(name, A, grant, 30) for name, grant in grants.items()))) == {"renewed"}
         assert len(list(locks.leases())) == 150
-        for lease in held:
-            assert lease.release()
+        for name, grant in grants.items():
+            assert process.release(name, A, grant)
 
 
 # Members.
@@ -70,10 +73,11 @@ async def test_a_member_that_hangs_is_passed_over(server: Etcd, namespace: str) 
         async with aio.connect(url, namespace=namespace, ttl=20, renew_every=1) as locks:
             lease = await locks.lock("x").acquire(30)
             proxy.blackhole()
-            renewed = locks._core.renewals
-            while locks._core.renewals < renewed + 3:
-                assert lease.valid, lease.lost_reason
-                await asyncio.sleep(0.01)
+            for _ in range(3):
+                until = time.monotonic() + lease.remaining
+                while time.monotonic() + lease.remaining < until + 0.5:  # until it is renewed
+                    assert lease.valid, lease.lost_reason
+                    await asyncio.sleep(0.01)
             assert await lease.release()
         proxy.all_well()
 
@@ -142,37 +146,38 @@ def test_a_user_with_the_least_rights(guarded: Etcd) -> None:
 
 
 def test_a_token_that_the_server_has_forgotten_is_asked_for_anew(guarded: Etcd) -> None:
-    url = f"etcd://leasehold:secret@{guarded.address}"
-    with leasehold.connect(url, namespace="billing") as locks:
+    process = Process(f"etcd://leasehold:secret@{guarded.address}", "billing")
+    with process.locks as locks:
         lease = locks.lock("x").acquire(30)
-        assert locks._core.driver._link._endpoints.token  # type: ignore[attr-defined]
-        locks._core.driver._link._endpoints.token = b"forgotten.1"  # type: ignore[attr-defined]
-        locks._core.driver._link._endpoints._blocks.clear()  # type: ignore[attr-defined]
+        assert process.endpoints.token
+        process.endpoints.token = b"forgotten.1"
         lease.renew()
         assert lease.release()
 
 
 def administer(server: Etcd, method: str, *fields: str) -> None:
     """As root, who alone may: a call of etcd's Auth service, with text in its first fields."""
-    link = Pool(Endpoints(parse(f"etcd://root:secret@{server.address}")))
+    transport = ThreadTransport(Endpoints(parse(f"etcd://root:secret@{server.address}")))
     body = b"".join(wire.text(number, each.encode()) for number, each in enumerate(fields, 1))
-    link.send(wire.Call(f"/etcdserverpb.Auth/{method}".encode(), (body,)), LIMIT)
-    link.close()
+    transport.send(wire.EtcdCall(f"/etcdserverpb.Auth/{method}".encode(), (body,)), LIMIT)
+    transport.close()
 
 
 def test_a_listener_whose_token_is_taken_away_listens_anew(guarded: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     """Watches are refused on its stream from then on, and nothing else tells."""
     monkeypatch.setattr(timing, "FALLBACK", 1000.0)  # by push alone
     url = f"etcd://leasehold:secret@{guarded.address}"
-    with leasehold.connect(url, namespace="billing") as locks, leasehold.connect(url, namespace="billing") as other:
+    other = Process(url, "billing")
+    with leasehold.connect(url, namespace="billing") as locks, other.locks:
         lease = locks.lock("x").acquire(30)
-        kept = other.lock("kept").acquire(30)
-        ear = eventually(lambda: other._core.driver._ear)  # type: ignore[attr-defined]
+        kept = other.locks.lock("kept").acquire(30)
+        other.until_listening()
+        streams = len(other.transport.streams)
         administer(guarded, "UserChangePassword", "leasehold", "secret")
-        waiter = Waiter(other, "x")
+        waiter = Waiter(other.locks, "x")
         eventually(lambda: locks.inspect("x").waiters == 1)  # type: ignore[union-attr]
-        eventually(lambda: other._core.driver._ear not in (None, ear), 60, "it listens anew")  # type: ignore[attr-defined]
-        eventually(lambda: other._core.driver._watches._by_number)  # type: ignore[attr-defined]
+        eventually(lambda: len(other.transport.streams) > streams and other.listens(), 60, "it listens anew")
+        time.sleep(0.5)
         assert lease.release()
         assert waiter.lease().release()
         assert kept.valid
@@ -180,19 +185,19 @@ def test_a_listener_whose_token_is_taken_away_listens_anew(guarded: Etcd, monkey
 
 def test_a_listener_that_is_refused_leaves_the_token_that_another_has_got_since(guarded: Etcd) -> None:
     """Else who has just logged in would ask without any, and be told that the server wants a user."""
-    with leasehold.connect(f"etcd://leasehold:secret@{guarded.address}", namespace="billing") as locks:
-        driver: Any = locks._core.driver
-        endpoints = driver._link._endpoints
+    process = Process(f"etcd://leasehold:secret@{guarded.address}", "billing")
+    with process.locks as locks:
         assert locks.inspect("x") is None
-        driver.listen("", None)
-        ear = eventually(lambda: driver._ear, what="it listens")
+        process.until_listening()
+        [stream] = process.transport.streams
         administer(guarded, "UserChangePassword", "leasehold", "secret")
         assert locks.inspect("x") is None
-        token = endpoints.token
-        assert token != ear.token
-        driver.listen(A, Busy(None, 0, None, (Watch("taking", "x", *driver._store.holders_of("x"), 0),)))
-        eventually(lambda: driver._ear not in (None, ear), what="it listens anew")
-        assert endpoints.token == token
+        token = process.endpoints.token
+        assert token != stream.token
+        start, end = process.store.session.holders_of("x")
+        process.driver.listen(A, Busy(None, 0, None, (Interest(TAKING, "x", start, end, 1),)))
+        eventually(lambda: len(process.transport.streams) > 1 and process.listens(), what="it listens anew")
+        assert process.endpoints.token == token
 
 
 async def test_watches_that_are_refused_are_not_asked_for_in_a_hot_loop(guarded: Etcd) -> None:
@@ -204,22 +209,25 @@ async def test_watches_that_are_refused_are_not_asked_for_in_a_hot_loop(guarded:
     for kind, first, last in ((1, start, end), (0, start, words + "/"), (0, words + "0", end)):
         rights = wire.number(1, kind) + wire.text(2, first.encode()) + wire.text(3, last.encode())
         administer(guarded, "RoleGrantPermission", "poor", rights.decode())
-    async with aio.connect(f"etcd://poor:secret@{guarded.address}", namespace="billing") as locks:
-        tries = 0
-        link = locks._core.driver._link  # type: ignore[attr-defined]
-        listen = link.ear
+    tries = 0
 
-        async def counted(limit: float) -> Any:
+    class Counting(TaskTransport):
+        async def watch(self, limit: float) -> Any:
             nonlocal tries
             tries += 1
-            return await listen(limit)
+            return await super().watch(limit)
 
-        link.ear = counted
+    store = EtcdStore("billing")
+    transport = Counting(Endpoints(parse(f"etcd://poor:secret@{guarded.address}")))
+    driver = EtcdTasks(store, transport, "etcd", None)  # type: ignore[arg-type]
+    registry = TaskRegistry(store, driver, namespace="billing", owner=None, kinds=None, defaults={})
+    async with aio.Locks(registry) as locks:
         lease = await locks.lock("x").acquire(30)
         waiting = asyncio.ensure_future(locks.lock("x").acquire(60))
         began = time.monotonic()
-        while time.monotonic() < began + 3 or tries < 2 or locks._core.driver._ear is not None:  # type: ignore[attr-defined]
-            assert time.monotonic() < began + 30, "it does not try again, or seems to listen"
+        while time.monotonic() < began + 3 or tries < 2:
+            assert time.monotonic() < began + 30, "it does not try again"
+            assert not await driver.listen("", None), "it seems to listen"
             await asyncio.sleep(0.01)
         assert tries < 3 * (time.monotonic() - began) + 1
         assert await lease.release()
@@ -306,20 +314,20 @@ def test_who_is_cancelled_as_it_connects_leaves_no_connection(
     wait for the server's farewell."""
     cert, key = certificate(tmp_path)
     server = start_server(Encrypted, cert, key)
-    made = TaskLine.connection_made
+    made = TaskConnection.connection_made
 
     async def listen() -> bool:
-        pool = TaskPool(Endpoints(parse(f"{server.url}?ca={cert}&cert={cert}&key={key}")))
-        listener = asyncio.create_task(pool.ear(LIMIT))
+        transport = TaskTransport(Endpoints(parse(f"{server.url}?ca={cert}&cert={cert}&key={key}")))
+        listener = asyncio.create_task(transport.watch(LIMIT))
 
-        def connected(line: TaskLine, transport: Any) -> None:
-            made(line, transport)
+        def connected(connection: TaskConnection, carrier: Any) -> None:
+            made(connection, carrier)
             server.pause()
             listener.cancel()
 
-        monkeypatch.setattr(TaskLine, "connection_made", connected)
+        monkeypatch.setattr(TaskConnection, "connection_made", connected)
         await asyncio.wait({listener})
-        await pool.close()
+        await transport.close()
         monkeypatch.undo()
         return listener.cancelled()
 
@@ -342,7 +350,7 @@ def test_a_channel_of_the_users(server: Etcd, namespace: str) -> None:
             lease = locks.lock("x").acquire(30)
             waiter = Waiter(locks, "x")
             eventually(lambda: len(keys(server, namespace, "w")) == 1)
-            eventually(lambda: locks._core.renewals >= 3)
+            eventually(lambda: locks.metrics().renewals >= 3)
             assert lease.valid
             assert lease.release()
             assert waiter.lease().release()
@@ -371,12 +379,9 @@ async def contended(locks: aio.Locks) -> None:
     """What needs calls, a watch and renewals."""
     lease = await locks.lock("x", ttl=20, renew_every=0.3).acquire(30)
     waiting = asyncio.ensure_future(locks.lock("x").acquire(60))
-    while (seen := await locks.inspect("x")) is None or not seen.waiters or locks._core.renewals < 3:
+    while (seen := await locks.inspect("x")) is None or not seen.waiters or (await locks.metrics()).renewals < 3:
         assert not waiting.done()
         await asyncio.sleep(0.01)
-    async with asyncio.timeout(LIMIT):
-        while locks._core.driver._ear is None:  # type: ignore[attr-defined]  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
     assert lease.valid
     assert await lease.release()
     assert await (await waiting).release()
@@ -432,7 +437,6 @@ def test_a_client_for_threads_that_has_a_channel(guarded: Etcd) -> None:
             lease = locks.lock("x").acquire(30)
             waiter = Waiter(locks, "x")
             eventually(lambda: locks.inspect("x").waiters == 1)  # type: ignore[union-attr]
-            eventually(lambda: locks._core.driver._ear is not None)  # type: ignore[attr-defined]
             assert lease.release()
             assert waiter.lease().release()
         with pytest.raises(TypeError, match=r"for threads: give it to leasehold.connect"):
@@ -548,14 +552,14 @@ def test_doctor_as_a_user_with_the_least_rights(guarded: Etcd) -> None:
 
 
 def test_doctor_says_what_a_user_may_not_see_only_if_that_is_why(server: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
-    send = Pool.send
+    send = ThreadTransport.send
 
-    def failing(pool: Pool, call: wire.Call, limit: float) -> list[bytes]:
+    def failing(transport: ThreadTransport, call: wire.EtcdCall, limit: float) -> list[bytes]:
         if call.method in (wire.MEMBERS, wire.ALARM):
             raise ConnectionResetError("gone")
-        return send(pool, call, limit)
+        return send(transport, call, limit)
 
-    monkeypatch.setattr(Pool, "send", failing)
+    monkeypatch.setattr(ThreadTransport, "send", failing)
     found = [finding for finding in doctor(server.url) if finding.level == "warning" and not about_users(finding)]
     assert [finding.message for finding in found] == ["the members cannot be seen", "the alarms cannot be seen"]
     assert all("gone" in finding.advice for finding in found)
