@@ -11,21 +11,25 @@ from .http2_proxy import Strict
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(120)]
 
-CRASHES, REVOKES = "etcd#14891", "etcd#15247"
+CRASHES, REVOKES, RENEWS = "etcd#14891", "etcd#15247", "etcd#20547"
 
 
 @pytest.mark.parametrize(
     ("version", "faults"),
     [
-        ("3.5.01", {CRASHES, REVOKES}),
-        ("3.5.06", {CRASHES, REVOKES}),
-        ("3.5.07", {REVOKES}),
-        ("3.5.13", set()),
-        ("3.4.22", {CRASHES, REVOKES}),
-        ("3.4.23", {REVOKES}),
-        ("3.4.30", {REVOKES}),
-        ("3.4.31", set()),
-        ("3.6.00", set()),
+        ("3.5.01", {CRASHES, REVOKES, RENEWS}),
+        ("3.5.06", {CRASHES, REVOKES, RENEWS}),
+        ("3.5.07", {REVOKES, RENEWS}),
+        ("3.5.13", {RENEWS}),
+        ("3.5.22", {RENEWS}),
+        ("3.5.23", set()),
+        ("3.4.22", {CRASHES, REVOKES, RENEWS}),
+        ("3.4.23", {REVOKES, RENEWS}),
+        ("3.4.30", {REVOKES, RENEWS}),
+        ("3.4.31", {RENEWS}),
+        ("3.4.38", set()),
+        ("3.6.04", {RENEWS}),
+        ("3.6.05", set()),
     ],
 )
 def test_doctor_names_the_known_faults_of_this_version(etcd_server: Etcd, version: str, faults: set[str]) -> None:
@@ -33,4 +37,6 @@ def test_doctor_names_the_known_faults_of_this_version(etcd_server: Etcd, versio
     true = ask(etcd_server.port, "maintenance/status", {})["version"]
     with Strict(etcd_server.port, lies=(true.encode(), version.encode().rjust(len(true), b"0"))) as strict:
         found = [finding.message for finding in doctor(f"etcd://127.0.0.1:{strict.port}")]
-    assert {fault for fault in (CRASHES, REVOKES) if any(fault in message for message in found)} == faults, found
+    assert {fault for fault in (CRASHES, REVOKES, RENEWS) if any(fault in message for message in found)} == faults, (
+        found
+    )

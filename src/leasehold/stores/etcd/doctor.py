@@ -26,6 +26,11 @@ QUOTA = 2 * 1024**3
 _FAULTS = (
     ("can revoke live leases (etcd#15247)", {(3, 4): 31, (3, 5): 13}, "3.5.13, 3.4.31"),
     (
+        "can answer that it has renewed a lease that it is revoking (etcd#20547)",
+        {(3, 4): 38, (3, 5): 23, (3, 6): 5},
+        "3.6.5, 3.5.23, 3.4.38",
+    ),
+    (
         "can crash when a client cancels a call during a stall (etcd#14110, etcd#14891)",
         {(3, 4): 23, (3, 5): 7},
         "3.5.7, 3.4.23",
