@@ -1,8 +1,8 @@
 """``etcd://``: one server or a cluster, over its gRPC API.
 
 *Stored*: a key for each holder and each waiter of a name, attached to a lease of etcd's. That the key is there is the
-lease: it goes when etcd's lease ends. The key's create revision, above an epoch, is the token. Nothing is kept of a free
-name. The whole shape is in ``session.py``.
+lease: it goes when etcd's lease ends. Its create revision, above an epoch, is the token. Nothing is kept of a free name.
+The whole shape is in ``session.py``.
 
 *Clock*: etcd ends leases by its leader's clock. It has none to read, so every grant is a transaction on the condition
 that nothing has changed since the look before it. A holder trusts its lease for less time than etcd keeps it: its term
@@ -13,8 +13,8 @@ one that the waiter ahead is gone, and the second and third take over if those a
 
 Read on: ``leases.py`` (what keeps keys alive), ``acquiring.py`` (the queue), ``renewing.py``, ``store.py`` (the rest,
 and the operations in one list), ``subscriptions.py`` (who watches what). ``threads.py`` and ``tasks.py`` are the
-drivers; ``transport_*.py`` their connections, over ``http2.py`` and ``wire.py``, which do no I/O; ``channels.py`` is for
-a channel of grpcio that the user has made. Why it is so: docs/design/08-etcd.md.
+drivers; ``transport_*.py`` their connections, over ``http2.py`` and ``wire.py``, which do no I/O; ``channels.py`` is
+for a channel of grpcio that the user has made. Why it is so: docs/design/08-etcd.md.
 """
 
 from __future__ import annotations
