@@ -1,7 +1,7 @@
 """``etcd://``: one server or a cluster, over its gRPC API.
 
 *Stored*: a key for each holder and each waiter of a name, attached to a lease of etcd's. That the key is there is the
-lease: it goes when etcd's lease ends. Its create revision, above an epoch, is the token. Nothing is kept of a free name.
+lease: it goes when etcd's lease ends. Its create revision, above an epoch, is the token. A free name leaves nothing.
 The whole shape is in ``session.py``.
 
 *Clock*: etcd ends leases by its leader's clock. It has none to read, so every grant is a transaction on the condition
