@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from leasehold.core.lease import state_of
+
 from .etcd_world import EtcdClient, simulate_etcd
 from .run import KINDS
 
@@ -38,8 +40,9 @@ class Trusting(EtcdClient):
     """Believes that every lease is valid for a second longer than it is."""
 
     def note_check(self, lease: Any) -> bool:
-        if lease._end is None:
-            lease._deadline += 1.0
+        state = state_of(lease)
+        if state.end is None:
+            state.deadline += 1.0
         return super().note_check(lease)
 
 

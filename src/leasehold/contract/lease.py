@@ -107,7 +107,7 @@ class LeaseContract:
         """Renew the lease now. In asyncio awaited. Renewal in the background continues.
 
         A shorter ttl never shortens a term that the store has granted: if this process dies, the name is free when
-        that term expires.
+        that term expires. On etcd that is so for later terms too: they last as long as the longer one for others.
 
         Args:
             ttl: seconds that a term lasts from now on. Default: None, as before.

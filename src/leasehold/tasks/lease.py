@@ -54,12 +54,7 @@ class Lease(BaseLease):
         return event
 
     async def renew(self, ttl: float | None = None) -> None:
-        """Renew now, from here on for ``ttl`` seconds a term. Raises LeaseLost when it is refused.
-
-        A shorter ttl never shortens the term that the store has granted: if this process dies, others still wait for
-        the end of that one. On etcd they then always wait for the longer term.
-        """
-        await self._core.drive(keeper.renew(self._core, self, ttl))
+        await self._core.drive(keeper.renew(self._core, own_state_of(self), ttl))
 
     async def release(self) -> bool:
         return await self._core.drive(release.release(self._core, own_state_of(self)))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core import clock
-from ...core.protocol import SECOND, Ask, Busy, Holding, Renewal, Reply, Steps, Together
+from ...core.protocol import SECOND, Ask, Busy, Holding, Renewal, Reply, Steps, Store, Together
 from ...core.timing import FIRST_TERM
 from ...errors import StoreNotReady
 from . import wire
@@ -29,8 +29,8 @@ FOLLOWED_AFTER = 1.0
 """Most leases are over by then, and need no watch."""
 
 
-class EtcdStore:
-    """See :class:`leasehold.core.protocol.JointStore`, which says what each operation means."""
+class EtcdStore(Store):
+    """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     scheme = "etcd"
     fair = True
