@@ -118,6 +118,10 @@ class EtcdModel:
         self.streams.clear()
         self._new: list[Event] = []
 
+    def restore(self, kept: Iterable[Stored]) -> None:
+        for each in kept:
+            self.keys[each.key] = each._replace(create=1, mod=1, version=1, lease=0)
+
     def restart(self) -> None:
         """A new leader: streams are closed, and every lease has its whole term again."""
         self.streams.clear()

@@ -123,8 +123,11 @@ class EtcdServer(Server):
                 self._observed()
 
     def forget(self) -> None:
+        """Lose all but the notes, as the other simulated store does: work that was done once stays done."""
         self._break_streams()
+        notes = self.model.under(NAMES + b"n/", NAMES + b"n/\xff")
         self.model.forget()
+        self.model.restore(notes)
 
     def handle(self, client: str, call: wire.EtcdCall) -> list[bytes] | GrpcError:
         for each in self.before:
