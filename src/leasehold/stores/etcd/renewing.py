@@ -51,14 +51,17 @@ class Renewing:
         self.begin()
 
     def begin(self) -> None:
-        self._moving: dict[str, int] = {}
-        """Attempts with a move that may yet arrive, and how many. Their keys are written before they are trusted: after
-        that a move that was asked for before finds another revision. A move is noted before its lease is renewed, so a
+        self._moving: dict[str, set[object]] = {}
+        """By attempt: the moves that may yet arrive. The attempt's key is written before it is trusted: after that
+        a move that was asked for before finds another revision. A move is noted before its lease is renewed, so a
         renewal that finds no note was sent before, and its term ends before that lease does."""
 
+    def forget(self, attempt: str) -> None:
+        """Its key is gone: a move that arrives finds none."""
+        self._moving.pop(attempt, None)
+
     def renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
-        sent = clock.now()
-        outcomes = yield from urgent(self._renew(batch, sent))
+        outcomes = yield from urgent(self._renew(batch))
         for each, outcome in zip(batch, outcomes, strict=True):
             held = self._session.held.get(each.attempt)
             if held is not None and outcome == RENEWED:
@@ -70,9 +73,9 @@ class Renewing:
             pass  # again at the next renewal: what was granted here is not to be forgotten over it
         return outcomes
 
-    def _renew(self, batch: Sequence[Renewal], sent: float) -> Steps[list[RenewalOutcome]]:
+    def _renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
         session = self._session
-        unsettled = {each.attempt for each in batch if each.attempt in self._moving}
+        unsettled = {each.attempt for each in batch if self._moving.get(each.attempt)}
         found = yield from self._read(batch)
         epoch = yield from session.known_epoch()
         outcomes: list[RenewalOutcome] = [GONE] * len(batch)
@@ -82,6 +85,7 @@ class Renewing:
             if each.offered:
                 session.offered.add(each.attempt)
             if key is None or key.create + epoch != each.token:
+                self.forget(each.attempt)
                 if session.find(each.name, each.attempt, each.token):
                     session.forget(each.attempt)
             elif (state := _state(key)) is None:
@@ -97,11 +101,11 @@ class Renewing:
         )
         for number, some in stay.items():
             for at in some:
-                again = self._look_again(batch[at], found[at], sent)
+                again = self._look_again(batch[at], found[at])
                 outcomes[at] = RENEWED if alive[number] else (yield from self._one(batch, again))
         away: StoreUnavailable | None = None
         for at, key in moves:
-            outcomes[at] = away or (yield from self._one(batch, self._move(batch[at], key, sent)))
+            outcomes[at] = away or (yield from self._one(batch, self._move(batch[at], key)))
             error = outcomes[at]
             if isinstance(error, StoreUnavailable) and isinstance(error.__cause__, OSError):
                 away = error  # the server does not answer: the other renewals must not wait for the rest of the moves
@@ -141,12 +145,12 @@ class Renewing:
             outcome.__cause__ = error
             return outcome
 
-    def _move(self, renewal: Renewal, key: KeyValue, sent: float) -> Steps[RenewalOutcome]:
+    def _move(self, renewal: Renewal, key: KeyValue) -> Steps[RenewalOutcome]:
         """Attach a holder to a lease of its own. The lease that it leaves is renewed no more for it."""
         session, attempt = self._session, renewal.attempt
-        before = self._moving.get(attempt, 0)
-        self._moving[attempt] = before + 1
-        asked = False
+        moves, move, asked = self._moving.setdefault(attempt, set()), object(), False
+        earlier = tuple(moves)
+        moves.add(move)
         try:
             old = session.leases.get(key.lease)
             least = 0 if old is None else old.length * SECOND  # another renewal may just be granted that much
@@ -156,30 +160,24 @@ class Renewing:
             succeeded = wire.read_txn((yield call)).succeeded
         except BaseException as error:  # also when the driver closes these steps
             if not asked or (isinstance(error, GrpcError) and not error.unknown):
-                self._settled(attempt, 1)
+                moves.discard(move)
             raise
-        self._settled(attempt, before + 1 if succeeded else 1)
+        moves.discard(move)
         if not succeeded:
-            return (yield from self._look_again(renewal, key, sent))
+            return (yield from self._look_again(renewal, key))
+        moves.difference_update(earlier)
         held = session.held.get(attempt)
         if held is not None:
             session.held[attempt] = held._replace(lease=lease.number)
         return RENEWED
 
-    def _settled(self, attempt: str, count: int) -> None:
-        left = self._moving.get(attempt, 0) - count
-        if left > 0:
-            self._moving[attempt] = left
-        else:
-            self._moving.pop(attempt, None)
-
-    def _look_again(self, renewal: Renewal, key: KeyValue | None, sent: float) -> Steps[RenewalOutcome]:
+    def _look_again(self, renewal: Renewal, key: KeyValue | None) -> Steps[RenewalOutcome]:
         """It was ours when it was read, and then it was not as it had been: it is gone, unless another renewal has
         moved it meanwhile to another lease."""
         [now] = yield from self._read([renewal])
         if now is None or key is None or now.mod == key.mod or now.create != key.create:
             return GONE
-        [outcome] = yield from self._renew([renewal], sent)
+        [outcome] = yield from self._renew([renewal])
         return outcome
 
 

@@ -87,6 +87,7 @@ class EtcdStore(Store):
             if holder is not None and holder.rest:
                 rest = holder.rest / SECOND - (clock.now() - held.granted if held else 0.0)
         given = yield from self._delete(name, attempt, token, rest)
+        self._renewing.forget(attempt)
         if held is not None:
             session.forget(attempt)
         if attempt not in session.held:  # else it is held with another token
