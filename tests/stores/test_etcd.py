@@ -18,7 +18,7 @@ import leasehold
 from leasehold import LeaseLost, StoreNotReady, aio
 from leasehold.core import clock, timing
 from leasehold.core.protocol import Busy, Grant
-from leasehold.stores.etcd import acquiring, leases, tasks, threads, wire
+from leasehold.stores.etcd import acquiring, leases, queue, tasks, threads, wire
 from leasehold.stores.etcd.doctor import doctor
 from leasehold.stores.etcd.endpoints import Endpoints
 from leasehold.stores.etcd.errors import GrpcError
@@ -79,7 +79,8 @@ def test_an_expired_waiter_is_not_granted(server: Etcd, namespace: str) -> None:
 
 def test_a_waiter_notices_that_its_place_is_gone(server: Etcd, namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleted by hand: it queues again, behind those who came meanwhile."""
-    monkeypatch.setattr(acquiring, "FIRST_TERM", 30.0)  # nobody is passed over for being slow
+    monkeypatch.setattr(acquiring, "FIRST_TERM", 30.0)
+    monkeypatch.setattr(queue, "FIRST_TERM", 30.0)  # nobody is passed over for being slow
     with leasehold.connect(server.url, namespace=namespace) as locks:
         held = locks.lock("x").acquire()
         waiters = []
@@ -213,6 +214,7 @@ def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "HEARTBEAT", 1000.0)
     monkeypatch.setattr(threads, "HEARTBEAT", 1000.0)
     monkeypatch.setattr(acquiring, "FIRST_TERM", 1000.0)
+    monkeypatch.setattr(queue, "FIRST_TERM", 1000.0)
 
 
 async def until(true: Callable[[], Any]) -> None:
@@ -483,6 +485,7 @@ def test_who_has_become_the_first_meanwhile_is_not_passed_over(
 ) -> None:
     """It was far back when it looked. Whoever has come behind it gives it a first term from when the name is free."""
     monkeypatch.setattr(acquiring, "FIRST_TERM", 5.0)
+    monkeypatch.setattr(queue, "FIRST_TERM", 5.0)
     other, behind = (Process(server.url, namespace, ttl=LONG) for _ in range(2))
     with leasehold.connect(server.url, namespace=namespace, ttl=LONG) as locks, other.locks, behind.locks:
         lease = locks.lock("x").acquire()

@@ -11,7 +11,7 @@ counts from the sending of what last renewed etcd's lease.
 *Wake-ups*: one watch stream a process. The first waiter of a queue hears that a holder's key was deleted, every other
 one that the waiter ahead is gone, and the second and third take over if those ahead of them do nothing.
 
-Read on: ``leases.py`` (what keeps keys alive), ``acquiring.py`` (the queue), ``renewing.py``, ``store.py`` (the rest,
+Read on: ``leases.py`` (what keeps keys alive), ``acquiring.py``, ``queue.py``, ``renewing.py``, ``store.py`` (the rest,
 and the operations in one list), ``subscriptions.py`` (who watches what). ``threads.py`` and ``tasks.py`` are the
 drivers; ``transport_*.py`` their connections, over ``http2.py`` and ``wire.py``, which do no I/O; ``channels.py`` is
 for a channel of grpcio that the user has made. Why it is so: docs/design/08-etcd.md.

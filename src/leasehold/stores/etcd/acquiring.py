@@ -15,8 +15,8 @@ from . import wire
 from .errors import DRIVER_ERRORS, GrpcError
 from .leases import EtcdLease
 from .permit import HELD, StoredPermit
-from .session import MOST_OPERATIONS, NEAR, EtcdSession, Held, NameView
-from .subscriptions import IDLE, TAKING, Interest
+from .queue import EtcdQueue
+from .session import MOST_OPERATIONS, EtcdSession, Held, NameView
 from .wire import CREATE, EQUAL, GREATER, LESS, MOD, KeyValue, compare, delete, get, put
 
 
@@ -28,8 +28,9 @@ def deletion(holder: StoredPermit | KeyValue) -> wire.EtcdCall:
 class Acquiring:
     """The operations ``acquire``, ``acquire_all`` and ``abandon``."""
 
-    def __init__(self, session: EtcdSession) -> None:
+    def __init__(self, session: EtcdSession, queue: EtcdQueue) -> None:
         self._session = session
+        self._queue = queue
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         try:
@@ -63,27 +64,18 @@ class Acquiring:
             elif view.fits(ask):
                 continue
             elif ask.queue and not view.queued:
-                view = yield from self._queue(ask, view)
-            elif (idle := self._idle_for(ask, view)) is not None and idle >= FIRST_TERM:
+                view = yield from self._queue.join(ask, view)
+            elif (idle := self._queue.idle_for(ask, view)) is not None and idle >= FIRST_TERM:
                 if view.fits(ask, view.first):
                     granted, view = yield from self._take(ask, view, view.first)
                     if granted is not None:
                         return granted
                 else:
-                    view = yield from self._pass_over(ask, view)
+                    view = yield from self._queue.pass_over(ask, view)
             elif view.queued and (yield from session.leases.for_waiting())[1]:
                 view = yield from session.look(ask)  # our place is gone
             else:
                 return (yield from self._busy(ask, view, idle))
-
-    def _busy(self, ask: Ask, view: NameView, idle: float | None) -> Steps[Busy]:
-        holder = yield from self._in_the_way(view, ask.name)
-        if not view.queued:
-            return Busy(holder, None, None)
-        if idle is None:
-            return Busy(holder, view.ahead, None, self._interests(ask, view))
-        # The first is as good as gone from the queue: it takes what is there for it, or is passed over.
-        return Busy(holder, view.ahead - 1, FIRST_TERM - idle, self._interests(ask, view))
 
     def _take(
         self, ask: Ask, view: NameView | None, over: StoredPermit | None = None
@@ -231,61 +223,16 @@ class Acquiring:
             except DRIVER_ERRORS:
                 pass  # then it runs out
 
-    # The queue.
+    # Waiting.
 
-    def _queue(self, ask: Ask, view: NameView) -> Steps[NameView]:
-        """Take a place at the end of the queue."""
-        session = self._session
-        lease, _ = yield from session.leases.for_waiting()
-        place = session.waiters_of(ask.name)[0] + b"%016x" % view.revision + ask.attempt.encode()
-        session.places[ask.attempt] = place
-        value = StoredPermit.taken(ask, session.id).dump()
-        reads = session.reads(ask)
-        call = wire.txn(lease.unfenced(), [put(place, value, lease.number), *reads], reads)
-        result = yield from session.leases.write(lease, call)
-        if result is None or not result.succeeded:
-            session.left_queue(ask.attempt)
-        if result is None:
-            return (yield from session.look(ask))
-        if not result.succeeded:
-            lease.doubt(lease.fence)
-        return session.view(ask, result, result.pages)
-
-    def _idle_for(self, ask: Ask, view: NameView) -> float | None:
-        """How long the name is known to be there for the first waiter. None: it is not there, or we are the first."""
-        first, idle = view.first, self._session.idle
-        if first is None or view.free(ask.limit) < first.weight or (view.queued and view.ahead == 0):
-            idle.pop(ask.name, None)
-            return None
-        now = clock.now()
-        known = idle.get(ask.name)
-        if known is None or known[0] not in (b"", first.key) or (not known[0] and now - known[1] > 2 * FIRST_TERM):
-            known = (first.key, now)
-        idle[ask.name] = (first.key, known[1])
-        return now - known[1]
-
-    def _pass_over(self, ask: Ask, view: NameView) -> Steps[NameView]:
-        """The first waiter does not take what is there for it: it is dead, or else it will notice and queue again."""
-        assert view.first is not None
-        self._session.idle.pop(ask.name, None)
-        reads = self._session.reads(ask)
-        unchanged = [compare(EQUAL, MOD, view.first.key, view.first.mod)]
-        result = wire.read_txn((yield wire.txn(unchanged, [delete(view.first.key), *reads], reads)))
-        return self._session.view(ask, result, result.pages)
-
-    def _interests(self, ask: Ask, view: NameView) -> tuple[Interest, ...]:
-        """What a waiter needs to know. The first: that a holder is gone. Everybody else: that the one ahead is gone,
-        and (NEAR the head) that a holder is gone, or (further back) that it has come near the head."""
-        place = self._session.places.get(ask.attempt)
-        if place is None:
-            return ()
-        holders, since = self._session.holders_of(ask.name), view.revision + 1
-        if view.ahead == 0:
-            return (Interest(TAKING, ask.name, *holders, since),)
-        if view.ahead < NEAR:
-            ahead = Interest(TAKING, ask.name, view.before[0], place + b"\0", since)
-            return (ahead, Interest(IDLE, ask.name, *holders, since, view.ahead - 1))
-        return (Interest(TAKING, ask.name, view.before[-1], place + b"\0", since),)
+    def _busy(self, ask: Ask, view: NameView, idle: float | None) -> Steps[Busy]:
+        holder = yield from self._in_the_way(view, ask.name)
+        if not view.queued:
+            return Busy(holder, None, None)
+        if idle is None:
+            return Busy(holder, view.ahead, None, self._queue.interests(ask, view))
+        # The first is as good as gone from the queue: it takes what is there for it, or is passed over.
+        return Busy(holder, view.ahead - 1, FIRST_TERM - idle, self._queue.interests(ask, view))
 
     def _in_the_way(self, view: NameView, name: str) -> Steps[Holding | None]:
         """For whoever gives up waiting: who holds the name, and for how long, as was known within the last second."""

@@ -1,7 +1,7 @@
 """What is asked of etcd, and how its answers are read. Written once; the drivers do the I/O.
 
-``session.py`` has the stored shape and what one ``Locks`` knows, ``leases.py`` what keeps keys alive, ``acquiring.py``
-how a lease is taken, ``renewing.py`` how it is kept, ``listing.py`` what is read; here is what else becomes of it.
+``session.py`` has the stored shape and what one ``Locks`` knows, ``leases.py`` what keeps keys alive. How a lease is
+taken is in ``acquiring.py``, waited for in ``queue.py``, kept in ``renewing.py``; ``listing.py`` is what is only read.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 from ...core import clock
 from ...core.protocol import SECOND, Ask, Busy, Holding, Renewal, Reply, Steps, Store, Together
-from ...core.timing import FIRST_TERM
 from ...errors import StoreNotReady
 from . import wire
 from .acquiring import Acquiring, deletion
 from .errors import DRIVER_ERRORS, GrpcError
 from .listing import Listing
 from .permit import RESTING, StoredPermit, read_permit
+from .queue import EtcdQueue
 from .renewing import RenewalOutcome, Renewing
 from .session import EtcdSession
 from .subscriptions import TAKING, Interest
@@ -38,7 +38,8 @@ class EtcdStore(Store):
 
     def __init__(self, namespace: str) -> None:
         self.session = EtcdSession(namespace)
-        self._acquiring = Acquiring(self.session)
+        self._queue = EtcdQueue(self.session)
+        self._acquiring = Acquiring(self.session, self._queue)
         self._renewing = Renewing(self.session, self._acquiring)
         self._listing = Listing(self.session)
 
@@ -169,12 +170,7 @@ class EtcdStore(Store):
         return self.session.words()
 
     def holder_is_gone(self, interest: Interest) -> Busy:
-        """What a waiter behind the first is told: to give the first time to take the name."""
-        idle = self.session.idle
-        known = idle.get(interest.name)
-        if known is None or not known[0]:  # what it has been since a look is kept
-            idle[interest.name] = (b"", clock.now())
-        return Busy(None, interest.later, FIRST_TERM)
+        return self._queue.holder_is_gone(interest)
 
     def held_alone(self) -> dict[str, Interest]:
         """By attempt: what has been held for a while on a lease of its own, and the deletion that would end it."""
