@@ -82,9 +82,6 @@ class Name(NamedTuple):
     holders: list[Permit]
     queue: list[Permit]
 
-    def _free(self) -> int:
-        return -1  # a waiter takes the name by itself: see EtcdSimulation.see_that_grants_are_claimed
-
 
 STATES = {0: entry.HELD, 1: entry.HELD, 2: entry.RESTING}
 
@@ -301,10 +298,10 @@ class SimulatedTransport:
                 back(self._server.handle(self._process.name, call))
 
         def back(answer: Any) -> None:
-            for when in self._network._times(self._process.name, False, f"the answer to {_told(call)}"):
+            for when in self._network.times(self._process.name, False, f"the answer to {_told(call)}"):
                 world.at(when, lambda: answered(answer))
 
-        for when in self._network._times(self._process.name, True, _told(call)):
+        for when in self._network.times(self._process.name, True, _told(call)):
             world.at(when, arrive)
         timer = loop.call_later(limit, answered, TimeoutError(f"no answer within {limit:.3f} s"))
         try:
@@ -356,6 +353,9 @@ class EtcdSimulation(Simulation):
     def run(self, strict: bool = False) -> Result:
         with virtual_clock(self.server):
             return super().run(strict)
+
+    def see_that_who_fits_is_let_in(self, name: str) -> None:
+        """Nobody lets a waiter in: it takes the name by itself, see below."""
 
     def see_that_grants_are_claimed(self) -> None:
         """Without faults a waiter takes the name soon after it is there for it."""
