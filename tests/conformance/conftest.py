@@ -35,6 +35,7 @@ ABSENT = {
     "test_sqlite_without_push": {"push", "restart", "age", "wipe", "step_clock"},
     "test_mongodb": {"joint", "step_clock"},
     "test_redis_cluster": {"joint"} | NEVER_RESTARTED,
+    "test_zookeeper_model": {"shared"} | NEVER_RESTARTED,
     "test_redlock": {"push", "fair", "semaphore", "rwlock", "heir", "note", "joint"} | NEVER_RESTARTED,
 }
 """What the store of a module has not, or the module does not do to it. Modules that are not here: NEVER_RESTARTED."""

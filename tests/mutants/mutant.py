@@ -17,4 +17,5 @@ class Mutant(NamedTuple):
     stores: tuple[str, ...] = ("memory", "sqlite")
     """On which stores. Others than these two need a server."""
     special: str = ""
-    """Instead, where it takes a fault that the suite knows nothing of: which file of ``tests/stores`` judges it."""
+    """Instead, where it takes a fault that the suite knows nothing of: which file of ``tests/stores`` judges it. With
+    its folder, which file of ``tests``."""

@@ -90,8 +90,10 @@ def first_seen(records: list[Record], judge: Callable[[list[Record]], list[Viola
 
 
 class Simulation:
-    server_class: type[Server] = Server
-    network_class: type[Network] = Network
+    """``server_class`` and ``network_class`` make the store of the world, and what is between it and its clients."""
+
+    server_class: Callable[..., Any] = Server
+    network_class: Callable[..., Any] = Network
 
     def __init__(self, seed: int, client: type[Client] = Client) -> None:
         self.seed = seed
@@ -104,11 +106,10 @@ class Simulation:
         self.calm = seed % 5 == 0
         """Whether nothing goes wrong, so that everything has to be quick."""
         drift = 0.0 if self.calm else 0.003
-        self.server = self.server_class(
-            world, rng.choice(["grant", "ring", "nothing"]), rng.uniform(1 - drift, 1 + drift)
-        )
+        push, rate = rng.choice(["grant", "ring", "nothing"]), rng.uniform(1 - drift, 1 + drift)
+        self.server = type(self).server_class(world, push, rate)
         noise = [0.005, 0.0, 0.0] if self.calm else [rng.choice([0.002, 0.02, 0.1]), rng.choice([0, 0.02, 0.1]), 0.05]
-        self.network = self.network_class(world, self.server, *noise, ordered=self.calm)
+        self.network = type(self).network_class(world, self.server, *noise, ordered=self.calm)
         self.kind = KINDS[seed // 5 % len(KINDS)] if client.kinds else "lock"
         self.network.joint = rng.random() < 0.5
         self.counters = self.resources(client)
@@ -301,16 +302,19 @@ class Simulation:
             self.wait(world.now + SETTLE, taken)
         self.wait(world.now + SETTLE, last.process.start(last.locks.close()))
         world.run(lambda: False, world.now + timing.WAITER_TTL)
+        self.see_that_nothing_is_left()
+        self.observe()
+        for one in self.clients:
+            one.process.end()
+
+    def see_that_nothing_is_left(self) -> None:
         for entry in self.server.entries().values():
             left = [
                 *self.server.holders(entry.name),
                 *(each for each in entry.queue if each.expires > self.server.now_us()),
             ]
             for each in left:
-                world.history.add("left", entry.name, outcome=f"{each.owner} {each.data} in the store")
-        self.observe()
-        for one in self.clients:
-            one.process.end()
+                self.world.history.add("left", entry.name, outcome=f"{each.owner} {each.data} in the store")
 
     async def take_last(self, client: Client, name: str, since: float) -> None:
         if self.counters[name].kind == "group":
@@ -352,7 +356,11 @@ def seeded_pauses(rng: random.Random) -> Any:
 
 
 def simulate(seed: int, client: type[Client] = Client, kind: type[Simulation] = Simulation) -> Result:
-    simulation = kind(seed, client)
+    return played(kind(seed, client))
+
+
+def played(simulation: Simulation) -> Result:
+    seed = simulation.seed
     try:
         return simulation.run()
     except BaseException as error:  # also a test's timeout: the seed has to be known all the same

@@ -1,47 +1,33 @@
-"""What is peculiar to ZooKeeper: sessions and their lengths, nodes that vanish, ACLs, late writes."""
+"""What is peculiar to ZooKeeper: sessions and their lengths, nodes that vanish, ACLs, TLS, doctor."""
 
 import asyncio
-import copy
 import logging
 import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+from zookeeper_tools import Tree, Waiting, expire, queued, relayed
 
 import leasehold
 from leasehold import aio
 from leasehold.core import timing
-from leasehold.core.lease import state_of
-from leasehold.core.protocol import Ask, Busy, Missing, Renewal
 from leasehold.stores.common.findings import ERROR, OK, WARNING, Finding
-from leasehold.stores.zookeeper import access as zk_access
-from leasehold.stores.zookeeper import link as zk_link
-from leasehold.stores.zookeeper import nodes, watching
-from leasehold.stores.zookeeper import store as zk_store
-from leasehold.stores.zookeeper import threads as zk_threads
+from leasehold.stores.urls import find
+from leasehold.stores.zookeeper import nodes
 from leasehold.stores.zookeeper.doctor import doctor
-from leasehold.stores.zookeeper.requests import Multi
-from leasehold.stores.zookeeper.stake import Stake, Turn
-from leasehold.stores.zookeeper.store import OLD
-from leasehold.stores.zookeeper.url import parse
 from leasehold.testing.handles import eventually
 from servers import ports
 from servers.proxy import Proxy
 from servers.tls import certificate
-from servers.zookeeper import ZooKeeper, ZooKeeperEnsemble, end_session, word
+from servers.zookeeper import ZooKeeper, ZooKeeperEnsemble, word
+from servers.zookeeper_relay import lists
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +46,23 @@ def client(server: ZooKeeper) -> Iterator[KazooClient]:
 
 
 @pytest.fixture
-def connect(
-    server: ZooKeeper, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., leasehold.Locks]]:
+def space(request: pytest.FixtureRequest) -> str:
+    """The test's own namespace."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:60]
+
+
+@pytest.fixture
+def tree(client: KazooClient, space: str) -> Tree:
+    return Tree(client, space)
+
+
+@pytest.fixture
+def connect(server: ZooKeeper, space: str) -> Iterator[Callable[..., leasehold.Locks]]:
     """`connect(**options)` opens the test's own namespace; all are closed after it."""
-    # A server that has no processor to itself for some seconds hangs as little as its clients do.
-    monkeypatch.setattr(zk_link, "DEAD_AFTER", (60.0, 60.0))
     opened: list[leasehold.Locks] = []
 
     def connect(target: Any = None, **options: Any) -> leasehold.Locks:
-        options.setdefault("namespace", request.node.name[:60])
+        options.setdefault("namespace", space)
         opened.append(leasehold.connect(target or server.url, **options))
         return opened[-1]
 
@@ -78,103 +71,64 @@ def connect(
         locks.close()
 
 
-def link_of(locks: leasehold.Locks) -> zk_link.Link:
-    return locks._core.driver.link  # type: ignore[attr-defined, no-any-return]
+Connect = Callable[..., leasehold.Locks]
 
 
-def node_of(locks: leasehold.Locks, lease: leasehold.Lease) -> str:
-    path = link_of(locks).stakes[state_of(lease).claim.attempt].path
-    assert path is not None
-    return path
+# Looks that come late.
 
 
-def turn_of(stake: Stake) -> Turn:
-    """What it knows as one who waits; as if it had just come, when it holds."""
-    return stake.turn or Turn()
-
-
-def stakes_of(locks: leasehold.Locks) -> list[Stake]:
-    """A copy, made in one go: others come and go in other threads meanwhile."""
-    return list(link_of(locks).stakes.values())
-
-
-def lists(call: Any, name: str) -> bool:
-    """Whether a call lists the nodes of a name. The keeper, which tidies up when it likes, lists those of a bucket."""
-    return getattr(call, "method", "") == "get_children_async" and call.args[0].endswith(f"/{name}")
-
-
-# Tokens.
-
-
-def elsewhere(call: Callable[[], Any]) -> Any:
-    """What another process does meanwhile: a thread that is inside the driver may not call the library."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(call).result(60)
-
-
-def test_a_look_that_comes_late_does_not_make_the_token_old(connect: Callable[..., leasehold.Locks]) -> None:
+def test_a_look_that_comes_late_does_not_make_the_token_old(connect: Connect, server: ZooKeeper, space: str) -> None:
     """Between a create and the listing that was sent along with it, whoever was ahead may have held and gone: a server
     that is busy answers both in order, but nobody says how soon after each other."""
-    first, second, late = connect(), connect(), connect()
-    late.lock("warm").acquire().release()
+    first, second = connect(), connect()
     held = first.lock("x").acquire()
-    waited: list[leasehold.Lease] = []
-    waiter = threading.Thread(target=lambda: waited.append(second.lock("x").acquire(timeout=60)))
-    waiter.start()
-    eventually(lambda: (seen := first.inspect("x")) is not None and seen.waiters == 1)
-    driver: Any = late._core.driver
-    submit = zk_link.Session.submit
-
-    def slowly(session: zk_link.Session, call: Any) -> Any:
-        if session.link is driver.link and lists(call, "x") and not waited:
-            elsewhere(held.release)
-            waiter.join(60)
-            assert elsewhere(waited[0].release)
-        return submit(session, call)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zk_link.Session, "submit", slowly)
-        lease = late.lock("x").acquire(timeout=20)
-    assert lease.token > waited[0].token > held.token
-    assert lease.release()
+    waiter = Waiting(second)
+    queued(first, "x", 1)
+    with relayed(server, space) as (relay, late):
+        late.lock("warm").acquire().release()
+        hold = relay.hold(lists("x"))
+        latest = Waiting(late)
+        assert hold.arrived.wait(30)
+        assert held.release()
+        assert waiter.taken().release()
+        hold.let_go.set()
+        lease = latest.taken()
+        assert lease.token > waiter.taken().token > held.token
+        assert lease.release()
 
 
 def test_a_look_that_comes_late_does_not_hide_that_the_name_is_in_use_otherwise(
-    connect: Callable[..., leasehold.Locks],
+    connect: Connect, server: ZooKeeper, space: str
 ) -> None:
     """It was in use as a semaphore when the lock's node was created. By the time of the look the permit ahead of it is
     gone, and the one behind it, which was given meanwhile, is still held."""
-    locks, late = connect(), connect()
-    late.lock("warm").acquire().release()
-    permits = [locks.semaphore("x", limit=2).acquire()]
-    driver: Any = late._core.driver
-    submit = zk_link.Session.submit
-
-    def slowly(session: zk_link.Session, call: Any) -> Any:
-        if session.link is driver.link and lists(call, "x") and len(permits) == 1:
-            permits.append(elsewhere(lambda: locks.semaphore("x", limit=2).acquire(20)))
-            assert elsewhere(permits[0].release)
-        return submit(session, call)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(zk_link.Session, "submit", slowly)
-        with pytest.raises(ValueError, match="in use as a semaphore with limit 2"):
-            late.lock("x").acquire(timeout=20)
-    assert permits[1].valid
-    assert permits[1].release()
+    locks = connect()
+    first = locks.semaphore("x", limit=2).acquire()
+    with relayed(server, space) as (relay, late):
+        late.lock("warm").acquire().release()
+        hold = relay.hold(lists("x"))
+        latest = Waiting(late)
+        assert hold.arrived.wait(30)
+        second = locks.semaphore("x", limit=2).acquire(20)
+        assert first.release()
+        hold.let_go.set()
+        assert latest.served.wait(60)
+        assert "in use as a semaphore with limit 2" in str(latest.error)
+        assert second.valid
+        assert second.release()
 
 
 # Sessions and their lengths.
 
 
-def test_leases_of_about_the_same_ttl_share_a_session(connect: Callable[..., leasehold.Locks]) -> None:
+def test_leases_of_about_the_same_ttl_share_a_session(connect: Connect, tree: Tree) -> None:
     locks = connect()
     leases = [locks.lock(f"n{ttl}", ttl=ttl).acquire() for ttl in (30, 28, 27, 60)]
-    assert len(link_of(locks).sessions) == 2
+    assert len({tree.holder(lease.name).stat.ephemeralOwner for lease in leases}) == 2
     assert all(lease.release() for lease in leases)
 
 
-def test_a_ttl_longer_than_the_server_allows_is_refused(connect: Callable[..., leasehold.Locks]) -> None:
+def test_a_ttl_longer_than_the_server_allows_is_refused(connect: Connect) -> None:
     locks = connect()
     with pytest.raises(
         leasehold.StoreNotReady, match=r"a session of 231 s, and the server allows 120 s.*103 s or less"
@@ -204,145 +158,98 @@ def test_a_ttl_shorter_than_the_servers_sessions_is_said(start_server: Any, capl
     assert "last at least 20 s" in said[0]
 
 
-def test_renewal_for_longer_moves_the_node_to_a_longer_session(
-    connect: Callable[..., leasehold.Locks], client: KazooClient
-) -> None:
+def test_renewal_for_longer_moves_the_node_to_a_longer_session(connect: Connect, tree: Tree) -> None:
     locks, other = connect(), connect(ttl=20)
     lease = locks.lock("x", ttl=20, data={"a": 1}).acquire()
-    waiter = threading.Thread(target=lambda: other.lock("x").acquire().release())
-    waiter.start()
-    # It is in the queue before it watches whoever is ahead: moved until then, the node is as good as where it was.
-    [place] = eventually(lambda: [stake for stake in stakes_of(other) if turn_of(stake).next])
-    before = client.exists(node_of(locks, lease)).ephemeralOwner
+    waiter = Waiting(other)
+    eventually(lambda: tree.states("x") == ["held", "waiting"])
+    before = tree.holder("x").stat.ephemeralOwner
     lease.renew(ttl=40)
-    after = client.exists(node_of(locks, lease))
-    assert after.ephemeralOwner != before
+    assert tree.holder("x").stat.ephemeralOwner != before
     info = other.inspect("x")
     assert info is not None
     assert (info.token, info.data) == (lease.token, {"a": 1})
-    # The waiter took it for a release, and claimed along with its look; it has to say again that it waits.
-    eventually(lambda: client.exists(place.path).version == 3)
-    assert nodes.decode(client.get(place.path)[0]).state == nodes.WAITING
-    assert waiter.is_alive(), "it is held, wherever its node is"
+    time.sleep(1)  # the waiter saw a node go
+    eventually(lambda: tree.states("x") == ["held", "waiting"], what="it says again that it waits")
+    assert not waiter.served.is_set(), "it is held, wherever its node is"
     assert lease.release()
-    waiter.join(60)
-    assert not waiter.is_alive()
+    waiter.taken().release()
 
 
-def test_renewals_that_fill_more_than_one_message_are_split(connect: Callable[..., leasehold.Locks]) -> None:
+def test_renewals_that_fill_more_than_one_message_are_split(server: ZooKeeper, space: str) -> None:
     """The server ends the connection over a message of more than 1 MB; and then over the next, and the next."""
-    locks = connect(ttl=60)
-    held = [locks.lock("🔒" * 500 + f"{number:03}", data="x" * 4000).acquire() for number in range(200)]
-    for ttl in (60_000_000, 61_000_000):  # checked; written
-        asks = [Renewal(lease.name, state_of(lease).claim.attempt, lease.token, ttl) for lease in held]
-        assert set(locks._core.driver.run(locks._core.store.renew(asks), 60)) == {"renewed"}  # type: ignore[attr-defined]
-    assert all(lease.valid for lease in held)
-
-
-def test_a_renewal_is_not_tried_once_more_for_each_that_is_released_meanwhile(
-    connect: Callable[..., leasehold.Locks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that runs after whoever gives back leases, one after the other, keeps all others waiting."""
-    locks = connect(ttl=60)
-    *released, kept = [locks.lock(f"x{number}").acquire() for number in range(20)]
-    asks = [Renewal(lease.name, state_of(lease).claim.attempt, lease.token, 60_000_000) for lease in (*released, kept)]
-    sent: list[int] = []
-    submit = zk_link.Session.submit
-
-    def meanwhile(session: zk_link.Session, call: Any) -> Any:
-        ours = threading.current_thread().name == "leasehold-main"  # not the keeper's
-        if isinstance(call, Multi) and session.link is link_of(locks) and ours:
-            sent.append(len(call.parts))
-            if len(sent) == 1:
-                assert elsewhere(lambda: all(lease.release() for lease in released))
-        return submit(session, call)
-
-    monkeypatch.setattr(zk_link.Session, "submit", meanwhile)
-    outcomes = locks._core.driver.run(locks._core.store.renew(asks), 60)  # type: ignore[attr-defined]
-    assert list(outcomes) == ["gone"] * len(released) + ["renewed"]
-    assert sent == [20, 1]
+    with relayed(server, space, ttl=60) as (relay, locks):
+        renewed: set[str] = set()
+        locks.on_event(lambda event: renewed.add(event.name) if event.type == "renewed" else None)
+        names = ["🔒" * 500 + f"{number:03}" for number in range(200)]
+        held = [locks.lock(name, data="x" * 4000, renew_every=5).acquire() for name in names]
+        eventually(lambda: len(renewed) == len(held), 60)
+        assert all(lease.valid for lease in held)
+        assert max(request.size for request in relay.requests) < 1_000_000
+        assert max(len(request.parts) for request in relay.requests) > 20
 
 
 # Nodes and sessions that vanish.
 
 
-def expire(locks: leasehold.Locks, server: ZooKeeper) -> None:
-    """End the sessions of a Locks behind its back, as the server does when it has not heard of them."""
-    for session in link_of(locks).sessions:
-        eventually(partial(end_session, server.port, *session.client.client_id))
+def watched(server: ZooKeeper, path: str) -> bool:
+    """Whether the server knows of a watch on the node. For one that holds, this is known soon."""
+    return path in word(server.port, "wchp")
 
 
-def test_a_node_removed_by_hand_is_a_loss_that_is_told(
-    connect: Callable[..., leasehold.Locks], client: KazooClient, server: ZooKeeper
-) -> None:
+def test_a_node_removed_by_hand_is_a_loss_that_is_told(connect: Connect, tree: Tree, server: ZooKeeper) -> None:
     locks = connect(ttl=60)
     lease = locks.lock("x").acquire()
-    path = node_of(locks, lease)
-    eventually(lambda: path in word(server.port, "wchp"), what="the server knows of the watch")
-    client.delete(path)
+    path = tree.holder("x").path
+    eventually(lambda: watched(server, path))
+    tree.client.delete(path)
     assert lease.lost.wait(15), "by the watch: the next renewal is in 20 s"
     assert "no longer holds" in str(lease.lost_reason)
     assert lease.release() is False
 
 
 def test_a_waiter_whose_place_was_removed_queues_anew(
-    connect: Callable[..., leasehold.Locks], client: KazooClient, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "FALLBACK", 0.5)
     locks, other = connect(ttl=30), connect(ttl=30)
     lease = locks.lock("x").acquire()
-    served: list[leasehold.Lease] = []
-    waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire()))
-    waiter.start()
-    [stake] = eventually(lambda: [stake for stake in stakes_of(other) if stake.version])
-    client.delete(stake.path)
-    eventually(lambda: [again for again in stakes_of(other) if again is not stake and again.version])
+    waiter = Waiting(other)
+    eventually(lambda: tree.states("x") == ["held", "waiting"])
+    removed = tree.line("x")[1].path
+    tree.client.delete(removed)
+    eventually(lambda: tree.states("x") == ["held", "waiting"])
+    assert tree.line("x")[1].path != removed
     assert lease.release()
-    waiter.join(60)
-    assert served[0].token > lease.token
-    assert served[0].release()
+    assert waiter.taken().token > lease.token
+    assert waiter.taken().release()
 
 
 def test_a_lost_session_is_told_to_holders_and_noticed_by_waiters(
-    connect: Callable[..., leasehold.Locks], server: ZooKeeper
+    connect: Connect, tree: Tree, server: ZooKeeper
 ) -> None:
     locks, other = connect(ttl=30), connect(ttl=30)
     kept = other.lock("kept").acquire()
     lease = locks.lock("mine").acquire()
-    served: list[leasehold.Lease] = []
-    waiter = threading.Thread(target=lambda: served.append(locks.lock("kept").acquire()))
-    waiter.start()
-    eventually(lambda: other.inspect("kept").waiters == 1)  # type: ignore[union-attr]
-    expire(locks, server)
+    waiter = Waiting(locks, "kept")
+    queued(other, "kept", 1)
+    expire(server, tree.holder("mine").stat.ephemeralOwner)
     assert lease.lost.wait(20)
     taken = other.lock("mine").acquire(20)
     assert taken.token > lease.token
-    eventually(lambda: other.inspect("kept").waiters == 1, what="it queues anew")  # type: ignore[union-attr]
+    queued(other, "kept", 1)
     assert kept.valid
     assert kept.release()
-    waiter.join(60)
-    assert served[0].token > kept.token
-    assert served[0].release()
+    assert waiter.taken().token > kept.token
+    assert waiter.taken().release()
     assert taken.release()
 
 
-def test_a_session_that_is_lost_between_two_lines_leads_nowhere(connect: Callable[..., leasehold.Locks]) -> None:
-    """kazoo's thread takes note of a new session at any moment. No path is made of what that has yet to find."""
-    locks = connect()
-    assert locks.lock("x").acquire().release()
-    [session] = link_of(locks).sessions
-    lost = copy.copy(session)  # in the session itself the keeper, which tidies up when it likes, may find the root anew
-    session.root = lost.root = None
-    for path in (locks._core.store._parent, locks._core.store._note):  # type: ignore[attr-defined]
-        with pytest.raises(leasehold.StoreUnavailable, match="the session was lost"):
-            path(lost, "x")
-    assert locks.lock("x").acquire(20).release()
-
-
-async def test_a_lost_session_is_told_in_asyncio(server: ZooKeeper) -> None:
+async def test_a_lost_session_is_told_in_asyncio(server: ZooKeeper, client: KazooClient) -> None:
     async with aio.connect(server.url, namespace="lost-aio", ttl=30) as locks:
         lease = await locks.lock("x").acquire()
-        await asyncio.to_thread(expire, locks, server)
+        owner = (await asyncio.to_thread(Tree(client, "lost-aio").holder, "x")).stat.ephemeralOwner
+        await asyncio.to_thread(expire, server, owner)
         await asyncio.wait_for(lease.lost.wait(), 20)
         again = await locks.lock("x").acquire(timeout=20)
         assert again.token > lease.token
@@ -366,166 +273,52 @@ def test_a_creation_that_comes_late_is_swept_up(server: ZooKeeper, client: Kazoo
             eventually(lambda: other.inspect("x") is None)  # before its session would end
 
 
-def lose_the_first_listing(link: zk_link.Link, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answer, and with that the only sweep there is."""
-    submit, lost = zk_link.Session.submit, []
-
-    def losing(session: zk_link.Session, call: Any) -> Any:
-        if session.link is not link or not lists(call, name) or lost:
-            return submit(session, call)
-        lost.append(session.client.handler.async_result())
-        lost[0].set_exception(ConnectionLoss())
-        return lost[0]
-
-    monkeypatch.setattr(zk_link, "SWEEPS", (0.1,))
-    monkeypatch.setattr(zk_link.Session, "submit", losing)
-
-
-def test_a_sweep_spares_what_the_same_attempt_holds_since(
-    connect: Callable[..., leasehold.Locks], client: KazooClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its first creation was given up as lost, and it was asked for again; then the first comes after all. And the
-    connection breaks just as it is looked for."""
-    locks = connect(ttl=30)
-    lease = locks.lock("x").acquire()
-    mine = node_of(locks, lease)
-    stake = link_of(locks).stakes[state_of(lease).claim.attempt]
-    late = client.create(f"{mine[:-10]}", stake.record.encode(), None, True, True)
-    assert late != mine
-    lose_the_first_listing(link_of(locks), "x", monkeypatch)
-    ask = Ask("x", stake.attempt, "me", "lock", None, 30_000_000)
-    given_up = Stake(ask, stake.session, stake.parent, stake.record)
-    given_up.unsure = True
-    link_of(locks).drop(given_up)
-    eventually(lambda: not client.exists(late))
-    eventually(lambda: not link_of(locks).sweeps, 30)
-    assert client.exists(mine)
-    lease.renew()
-    assert lease.release()
-
-
-def test_what_is_held_is_watched_anew_after_the_connection_was_lost(server: ZooKeeper, client: KazooClient) -> None:
-    with (
-        Proxy(server.port) as proxy,
-        leasehold.connect(f"zookeeper://127.0.0.1:{proxy.port}", namespace="rearm", ttl=60) as locks,
-    ):
+def test_what_is_held_is_watched_anew_after_the_connection_was_lost(server: ZooKeeper, tree: Tree, space: str) -> None:
+    with relayed(server, space, ttl=60) as (relay, locks):
         lease = locks.lock("x").acquire()
-        path = node_of(locks, lease)
-        [session] = link_of(locks).sessions
-        eventually(lambda: path in session.client._data_watchers)
-        proxy.reset()
-        eventually(lambda: not session.up)
-        time.sleep(0.5)  # the guard has tried
-        proxy.all_well()
-        eventually(lambda: word(server.port, "wchp").find(path) >= 0, 30, "the server knows of the watch")
+        path = tree.holder("x").path
+        eventually(lambda: watched(server, path))
+        relay.reset()
+        eventually(lambda: not watched(server, path))
+        time.sleep(0.5)
+        relay.all_well()
+        eventually(lambda: watched(server, path), 30)
         assert lease.valid
-        client.delete(path)
+        tree.client.delete(path)
         assert lease.lost.wait(15), "by the watch: the next renewal is in 20 s"
 
 
-def test_a_lost_connection_costs_each_of_many_leases_one_watch_and_no_renewal_waits_behind_all(
-    connect: Callable[..., leasehold.Locks], server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """kazoo tells the loss to every watch, one by one: if each of these were taken as news of all leases, ten thousand
-    would mean a hundred million. And ten thousand watches asked for at once are seconds that renewals have to wait."""
-    monkeypatch.setattr(zk_link, "LOOKS", 10)
-    locks = connect(ttl=60)
-    link = link_of(locks)
-    held = [locks.lock(f"x{number}").acquire() for number in range(100)]
-    [session] = link.sessions
-    eventually(lambda: len(session.client._data_watchers) == len(held), 60, "all are watched")
-    under_way: set[Any] = set()
-    most: list[int] = []
-    called: list[str] = []
-    submit, call = zk_link.Session.submit, watching.Watching.call
+def test_a_lost_connection_costs_each_of_many_leases_one_watch(server: ZooKeeper, space: str) -> None:
+    """Once for each connection, and not once for each that is told of the loss."""
+    with relayed(server, space, ttl=60) as (relay, locks):
+        held = [locks.lock(f"x{number}").acquire() for number in range(100)]
 
-    def counted(session: zk_link.Session, request: Any) -> Any:
-        result = submit(session, request)
-        if session.link is link and getattr(request, "method", "") == "exists_async" and request.args[1] is not None:
-            under_way.difference_update([each for each in list(under_way) if each.ready()])
-            under_way.add(result)
-            most.append(len(under_way))
-        return result
+        def set_again() -> int:
+            return sum(each.watch and "/x" in each.path for each in list(relay.requests))
 
-    def noted(watches: watching.Watching, attempt: str, gone: bool = False) -> None:
-        called.append(attempt)
-        call(watches, attempt, gone)
-
-    monkeypatch.setattr(zk_link.Session, "submit", counted)
-    monkeypatch.setattr(watching.Watching, "call", noted)
-    suspended = threading.Event()
-    session.client.add_listener(lambda state: suspended.set() if state == KazooState.SUSPENDED else None)
-    session.drop_connection()
-    assert suspended.wait(30)
-    eventually(lambda: session.up and len(session.client._data_watchers) == len(held), 60, "all are watched again")
-    times = called.count(held[0]._claim.attempt)  # more than one if the connection was lost more than once
-    assert 1 <= times < 10
-    assert len(called) <= (times + 1) * len(held)
-    assert max(most) <= 10
-    assert all(lease.valid for lease in held)
+        eventually(lambda: set_again() >= len(held), 60, "all are watched")
+        relay.reset()
+        time.sleep(0.5)
+        before, made = set_again(), sum(each.what == "connect" for each in relay.requests)
+        relay.all_well()
+        eventually(lambda: set_again() - before >= len(held), 60, "all are watched again")
+        time.sleep(1)
+        connections = sum(each.what == "connect" for each in relay.requests) - made
+        assert set_again() - before <= connections * len(held)
+        assert all(lease.valid for lease in held)
 
 
-def test_the_guard_does_not_go_through_all_leases_for_each_that_comes(connect: Callable[..., leasehold.Locks]) -> None:
-    locks = connect(ttl=60)
-    locks.lock("warm").acquire().release()
-    link = link_of(locks)
-    gone_through: list[float] = []
-
-    class Noted(dict[str, Any]):
-        def values(self) -> Any:
-            gone_through.append(time.monotonic())
-            return super().values()
-
-    link.stakes = Noted(link.stakes)
-    began = time.monotonic()
-    held = []
-    [session] = link.sessions
-    for number in range(20):
-        held.append(locks.lock(f"x{number}").acquire())
-        path = node_of(locks, held[-1])  # not how many there are: "warm" may be among them
-        eventually(lambda: path in session.client._data_watchers, 30, "the guard has watched it")  # noqa: B023
-    # One that asks could be over after 15 s, so that there is a look at all of them then.
-    assert len(gone_through) <= 2 + 2 * (time.monotonic() - began) / timing.WAITER_TTL
-
-
-def test_a_connection_on_which_something_is_answered_is_not_dropped() -> None:
-    """However long the sign of life has to wait behind other requests."""
-    link = zk_link.Link(parse("zookeeper://127.0.0.1:1"))
-    dropped: list[float] = []
-    for heard in (0.0, 7.5):
-        session: Any = SimpleNamespace(
-            agreed=30.0,
-            up=True,
-            touching=True,
-            touched=1.0,
-            heard=heard,
-            drop_connection=partial(dropped.append, heard),
-        )
-        assert link._touch(session, 9.0) == (9.5 if heard else 9.0 + zk_link.RETRY)
-    assert dropped == [0.0]
-
-
-def test_what_is_held_is_renewed_as_soon_as_the_connection_is_back(server: ZooKeeper) -> None:
-    with (
-        Proxy(server.port) as proxy,
-        leasehold.connect(f"zookeeper://127.0.0.1:{proxy.port}", namespace="back", ttl=100, renew_every=90) as locks,
-    ):
+def test_what_is_held_is_renewed_as_soon_as_the_connection_is_back(server: ZooKeeper, space: str) -> None:
+    with relayed(server, space, ttl=100, renew_every=90) as (relay, locks):
+        renewed = threading.Event()
+        locks.on_event(lambda event: renewed.set() if event.type == "renewed" else None)
         lease = locks.lock("x").acquire()
-        [session] = link_of(locks).sessions
-        proxy.reset()
-        eventually(lambda: not session.up)
-        assert not locks._core.renewals
-        proxy.all_well()
-        eventually(lambda: locks._core.renewals, 60, "the next renewal is in 90 s")
+        relay.reset()
+        time.sleep(0.5)
+        assert not renewed.is_set()
+        relay.all_well()
+        assert renewed.wait(60), "the next renewal is in 90 s"
         assert lease.release()
-
-
-def peer(session: zk_link.Session) -> int | None:
-    """The port of the server that it is connected to; None while kazoo is about to close that, or to make another."""
-    try:
-        return int(session.client._connection._socket.getpeername()[1])
-    except (OSError, AttributeError):
-        return None
 
 
 @pytest.mark.parametrize("ttl", [8, 100])
@@ -542,18 +335,29 @@ def test_a_connection_that_hangs_is_dropped(start_server: Any, ttl: float) -> No
             return False  # the one that hangs was the leader, and the others have yet to elect another
         return True
 
+    def served_by() -> Any:
+        """The member that has the session of the lease on one of its connections."""
+        for member in ensemble.members:
+            if f"0x{owner:x}" in word(member.port, "cons"):
+                return member
+        return None
+
     ensemble = start_server(ZooKeeperEnsemble)
-    with leasehold.connect(ensemble.url, ttl=ttl) as locks:
-        lease = locks.lock("x").acquire()
-        [session] = link_of(locks).sessions
-        port = eventually(lambda: peer(session))
-        [member] = [member for member in ensemble.members if member.port == port]
-        member.pause()
-        try:
-            eventually(lambda: session.up and peer(session) not in (None, port), 60, "it moved on")
-            eventually(goes_on, 60, "it goes on there")
-        finally:
-            member.resume()
+    client = KazooClient(ensemble.url.partition("://")[2])
+    client.start(60)
+    try:
+        with leasehold.connect(ensemble.url, ttl=ttl, namespace="hangs") as locks:
+            lease = locks.lock("x").acquire()
+            owner = Tree(client, "hangs").holder("x").stat.ephemeralOwner
+            member = eventually(served_by, 30)
+            member.pause()
+            try:
+                eventually(goes_on, 90, "it goes on with another")
+            finally:
+                member.resume()
+    finally:
+        client.stop()
+        client.close()
 
 
 async def test_a_server_that_hangs_does_not_block_the_loop(server: ZooKeeper) -> None:
@@ -593,56 +397,47 @@ async def test_a_server_that_hangs_does_not_block_the_loop(server: ZooKeeper) ->
         proxy.all_well()
 
 
-def test_a_node_is_never_taken_for_held_before_its_turn(
-    connect: Callable[..., leasehold.Locks], client: KazooClient
-) -> None:
-    """It is created as held, by one who does not know yet whether it will be; here it never comes to say that."""
+def orphan(tree: Tree, name: str) -> str:
+    """A node of an attempt that never says that it waits: it is created as held, by one who does not know yet."""
+    record = tree.holder(name).record
+    data = nodes.Record("held", "nobody", record["kind"], None, record["ttl"]).encode()
+    parent = tree.parent(name)
+    path: str = tree.client.create(f"{parent}/{'e' * 32}.lock.1.1.", data, None, True, True)
+    return path
+
+
+def test_a_node_is_never_taken_for_held_before_its_turn(connect: Connect, tree: Tree) -> None:
     locks, other = connect(ttl=30), connect(ttl=30)
     lease = locks.lock("x").acquire()
-    parent = node_of(locks, lease).rpartition("/")[0]
-    ask = Ask("x", "e" * 32, "nobody", "lock", None, 30_000_000)
-    path = client.create(f"{parent}/{nodes.prefix(ask)}", nodes.record(ask, nodes.HELD).encode(), None, True, True)
+    path = orphan(tree, "x")
     info = other.inspect("x")
     assert info is not None
     assert (info.token, info.waiters) == (lease.token, 1)
     assert len(list(other.leases())) == 1
     assert other.break_lease("x")
-    assert nodes.decode(client.get(path)[0]).state == nodes.HELD, "the holder was told, and nobody else"
-    store, driver = other._core.store, other._core.driver
-    token = link_of(other).sessions[0].base + client.exists(path).mzxid
-    heir = ask._replace(attempt="f" * 32, heir=(ask.attempt, token))
-    assert isinstance(driver.run(store.acquire(heir), 60), Missing)  # type: ignore[attr-defined]
+    assert tree.states("x") == ["broken", "held"], "the holder was told, and nobody else"
     assert lease.lost.wait(20)
     lease.release()
-    client.delete(path)
+    tree.client.delete(path)
     assert other.lock("x").acquire(20).release()
 
 
-def test_one_that_died_before_it_said_that_it_waits_holds_up_nobody(
-    connect: Callable[..., leasehold.Locks], client: KazooClient
-) -> None:
+def test_one_that_died_before_it_said_that_it_waits_holds_up_nobody(connect: Connect, tree: Tree) -> None:
     """Its node says that it is held, and its session lives on: here that of another client."""
     locks, other = connect(ttl=30), connect(ttl=30)
     lease = locks.lock("x").acquire()
-    ask = Ask("x", "e" * 32, "nobody", "lock", None, 30_000_000)
-    path = f"{node_of(locks, lease).rpartition('/')[0]}/{nodes.prefix(ask)}"
-    path = client.create(path, nodes.record(ask, nodes.HELD).encode(), None, True, True)
-    served: list[leasehold.Lease] = []
-    waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire(100)))
-    waiter.start()
-    eventually(lambda: other.inspect("x").waiters == 2)  # type: ignore[union-attr]
-    eventually(lambda: [stake for stake in stakes_of(other) if turn_of(stake).late])
-    assert client.exists(path), "only one that could hold and does not is removed"
+    path = orphan(tree, "x")
+    waiter = Waiting(other)
+    eventually(lambda: tree.states("x") == ["held", "held", "waiting"])
+    time.sleep(0.5)
+    assert tree.client.exists(path), "only one that could hold and does not is removed"
     assert lease.release()
-    waiter.join(60)
-    assert not client.exists(path)
-    assert served[0].token > lease.token
-    assert served[0].release()
+    assert waiter.taken(8).token > lease.token
+    assert not tree.client.exists(path)
+    assert waiter.taken().release()
 
 
-def test_a_member_that_is_killed_has_failed_and_has_not_left(
-    connect: Callable[..., leasehold.Locks], server: ZooKeeper, request: pytest.FixtureRequest
-) -> None:
+def test_a_member_that_is_killed_has_failed_and_has_not_left(connect: Connect, server: ZooKeeper, space: str) -> None:
     """Its node is there for as long as its session, which is longer than its beats may be missing."""
     locks = connect(owner="watching")
     group = locks.group("g", heartbeat=2, look=0.1)
@@ -655,7 +450,7 @@ def test_a_member_that_is_killed_has_failed_and_has_not_left(
         "locks.group('g', heartbeat=2).join()\n"
         "time.sleep(600)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", script, server.url, request.node.name[:60]])
+    child = subprocess.Popen([sys.executable, "-c", script, server.url, space])
     try:
         eventually(lambda: told == [("joined", "child")], 60)
         child.kill()
@@ -666,74 +461,45 @@ def test_a_member_that_is_killed_has_failed_and_has_not_left(
     assert told == [("joined", "child"), ("failed", "child")]
 
 
-def test_names_that_nobody_uses_are_tidied_up(
-    connect: Callable[..., leasehold.Locks], client: KazooClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_names_that_nobody_uses_are_tidied_up(connect: Connect, server: ZooKeeper, tree: Tree) -> None:
+    """By the times that the server gives its nodes: here all are young, and stay."""
     locks = connect()
-    held = locks.lock("held").acquire()
-    first = locks.lock("free").acquire()
+    held, first = locks.lock("held").acquire(), locks.lock("free").acquire()
     assert first.release()
-    link = link_of(locks)
-    store = locks._core.store
-    [session] = link.sessions
-    paths = [f"{session.root}/{nodes.bucket(name)}/{name}" for name in ("held", "free")]
-    locks._core.driver.run(store.tidy_names(session, paths), 60.0)  # type: ignore[attr-defined]
-    assert client.exists(paths[1]), "it is not old"
-    link.saw(link.leader_ms() + OLD + 1000)
-    locks._core.driver.run(store.tidy_names(session, paths), 60.0)  # type: ignore[attr-defined]
-    assert client.exists(paths[0])
-    assert not client.exists(paths[1])
+    opened = find(server.url, tree.namespace)
+    driver = opened.threads()
+    try:
+        for _ in range(3):
+            driver.run(opened.store.tidy(), 60)
+    finally:
+        driver.close()
+    assert tree.client.exists(tree.parent("held"))
+    assert tree.client.exists(tree.parent("free"))
+    tree.client.delete(tree.parent("free"))  # as tidying does, a day later
     again = locks.lock("free").acquire()
     assert again.token > first.token
     assert again.release()
     assert held.release()
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_tidying_goes_on_where_it_was(
-    connect: Callable[..., leasehold.Locks], client: KazooClient, monkeypatch: pytest.MonkeyPatch, at_once: bool
-) -> None:
-    """Behind those that are in use, in the next bucket too, and the next time if there was no time."""
-    monkeypatch.setattr(zk_store, "TIDIED", 3)
-    monkeypatch.setattr(zk_store, "TIDYING", 60.0 if at_once else 0.0, raising=False)
-    locks = connect()
-    assert locks.inspect("x") is None
-    store: Any = locks._core.store
-    root = store.link.sessions[0].root
-    used = [f"{root}/ff/a{number}" for number in range(4)]
-    free = [f"{root}/{bucket}/{name}" for bucket in ("ff", "00") for name in ("b", "c", "d", "e")]
-    for path in (*free, *(f"{path}/child" for path in used)):
-        client.ensure_path(path)
-    store.link.saw(store.link.leader_ms() + OLD + 60_000)
-    store._tidied = (255, "")
-    for _ in range(1 if at_once else 5):
-        assert any(map(client.exists, free))
-        locks._core.driver.run(store.tidy(), 60.0)  # type: ignore[attr-defined]
-    assert not any(map(client.exists, free))
-    assert all(map(client.exists, used))
-
-
-def test_only_one_who_has_not_claimed_is_taken_for_dead(connect: Callable[..., leasehold.Locks]) -> None:
+def test_only_one_who_has_not_claimed_is_taken_for_dead(connect: Connect) -> None:
     """A holder whose node was written since (another ttl, broken) is not: who waits goes on waiting."""
     locks, other = connect(ttl=30), connect(ttl=30)
     for write in (lambda lease: lease.renew(ttl=32), lambda lease: other.break_lease("x")):
         lease = locks.lock("x").acquire()
         write(lease)
-        served: list[leasehold.Lease] = []
-        waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire()))  # noqa: B023
-        waiter.start()
+        waiter = Waiting(other)
         time.sleep(2.5 * timing.FIRST_TERM)
-        assert not served
+        assert not waiter.served.is_set()
         lease.release()
-        waiter.join(60)
-        assert served[0].token > lease.token
-        assert served[0].release()
+        assert waiter.taken().token > lease.token
+        assert waiter.taken().release()
 
 
 # Who may, and where.
 
 
-def test_another_users_nodes_are_refused(server: ZooKeeper, connect: Callable[..., leasehold.Locks]) -> None:
+def test_another_users_nodes_are_refused(server: ZooKeeper, connect: Connect) -> None:
     mine = f"zookeeper://me:s3cret@{server.address}/private"
     with leasehold.connect(mine) as locks:
         lease = locks.lock("x").acquire()
@@ -748,35 +514,30 @@ def test_another_users_nodes_are_refused(server: ZooKeeper, connect: Callable[..
         assert lease.release()
 
 
-def test_what_a_transaction_is_refused_for_is_said(
-    connect: Callable[..., leasehold.Locks], client: KazooClient
-) -> None:
+def test_what_a_transaction_is_refused_for_is_said(connect: Connect, tree: Tree) -> None:
     """The ACL of the name was changed, so that nodes can go there and not come: to a longer session, to rest."""
     locks = connect()
     lease = locks.lock("x", ttl=20, min_hold=60).acquire()
-    path = node_of(locks, lease)
-    name = path.rpartition("/")[0]
-    client.set_acls(name, [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)])
+    path, name = tree.holder("x").path, tree.parent("x")
+    tree.client.set_acls(name, [make_acl("world", "anyone", read=True, write=True, delete=True, admin=True)])
     with pytest.raises(leasehold.StoreNotReady, match="ACL does not allow"):
         lease.renew(ttl=40)
     assert lease.valid
     with pytest.raises(leasehold.StoreNotReady, match="ACL does not allow"):
         lease.release()
-    assert client.exists(path), "it was not given back"
-    client.set_acls(name, OPEN_ACL_UNSAFE)
-    eventually(lambda: not client.exists(path), 30, "it is, later")
+    assert tree.client.exists(path), "it was not given back"
+    tree.client.set_acls(name, OPEN_ACL_UNSAFE)
+    eventually(lambda: not tree.client.exists(path), 30, "it is, later")
 
 
 def take_and_pass_on(locks: leasehold.Locks, other: leasehold.Locks) -> None:
     """What needs calls, a watch and a renewal."""
     lease = locks.lock("x").acquire(20)
-    waiter = threading.Thread(target=lambda: other.lock("x").acquire(20).release())
-    waiter.start()
-    eventually(lambda: locks.inspect("x").waiters == 1)  # type: ignore[union-attr]
+    waiter = Waiting(other)
+    queued(locks, "x", 1)
     lease.renew()
     assert lease.release()
-    waiter.join(60)
-    assert not waiter.is_alive()
+    assert waiter.taken().release()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # kazoo closes no socket of a handshake
@@ -924,24 +685,24 @@ def said_of_users(url: str) -> Finding:
     return finding
 
 
-@pytest.mark.parametrize("question", [zk_access._WhoAmI.type, 999], ids=["known", "unknown"])
-def test_doctor_says_whom_the_nodes_are_open_to(
-    server: ZooKeeper, question: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the servers let everybody in, the ACL of the namespace tells. Those before 3.7 do not say who one is."""
-    monkeypatch.setattr(zk_access._WhoAmI, "type", question)
-    anybody, me = server.address, f"me:s3cret@{server.address}"
-    for login, level, said in (
-        (f"{anybody}/public", WARNING, "in /public/leasehold/%; this client has no user"),
-        (f"{me}/public", WARNING, "in /public/leasehold/%; this client is digest:me"),
-        (f"{me}/guarded", OK, "this client is digest:me"),
-        (f"{anybody}/guarded", OK, "this client has no user"),
-        (f"{me}/shared?acl=open", WARNING, "this client is digest:me"),
-    ):
-        finding = said_of_users(f"zookeeper://{login}")
-        assert finding.level == level
-        assert finding.message.startswith("off: " if level == WARNING else "on: the servers accept every client")
-        assert finding.message.endswith(said)
+@pytest.mark.parametrize(
+    ("login", "level", "said"),
+    [
+        ("{}/public", WARNING, "in /public/leasehold/%; this client has no user"),
+        ("me:s3cret@{}/public", WARNING, "in /public/leasehold/%; this client is digest:me"),
+        ("me:s3cret@{}/guarded", OK, "this client is digest:me"),
+        ("{}/guarded", OK, "this client has no user"),
+        ("me:s3cret@{}/shared?acl=open", WARNING, "this client is digest:me"),
+    ],
+)
+def test_doctor_says_whom_the_nodes_are_open_to(server: ZooKeeper, login: str, level: str, said: str) -> None:
+    """Where the servers let everybody in, the ACL of the namespace tells."""
+    if login == "{}/guarded":
+        said_of_users(f"zookeeper://me:s3cret@{server.address}/guarded")
+    finding = said_of_users("zookeeper://" + login.format(server.address))
+    assert finding.level == level
+    assert finding.message.startswith("off: " if level == WARNING else "on: the servers accept every client")
+    assert finding.message.endswith(said)
 
 
 def test_servers_that_let_in_only_who_authenticates(start_server: Any) -> None:
@@ -960,463 +721,3 @@ def test_servers_that_let_in_only_who_authenticates(start_server: Any) -> None:
     finding = said_of_users(mine)
     assert finding.level == OK
     assert finding.message == "on: the servers require authentication; this client is digest:me"
-
-
-# Crowds.
-
-
-@pytest.mark.parametrize("ahead", [0, 1, 4])
-@pytest.mark.parametrize("dead", [1, 2])
-def test_dead_waiters_hold_up_nobody_until_somebody_looks_by_itself(
-    connect: Callable[..., leasehold.Locks], ahead: int, dead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Promise 5, also where the dead are not the first when they die, and whoever is behind them has waited since they
-    were far back: it hears of those ahead. Nobody looks by itself here, and no place expires."""
-    monkeypatch.setattr(timing, "FALLBACK", 1000.0)
-    monkeypatch.setattr(timing, "WAITER_TTL", 1000.0)
-    everybody = [connect(ttl=100) for _ in range(ahead + dead + 2)]
-    lease = everybody[0].lock("x").acquire()
-    served: list[int] = []
-    threads: dict[int, threading.Thread] = {}
-
-    def have(locks: leasehold.Locks, number: int) -> None:
-        with locks.lock("x").acquire():
-            served.append(number)
-
-    for number, locks in enumerate(everybody[1:]):
-        if ahead <= number < ahead + dead:
-            driver, store = locks._core.driver, locks._core.store
-            ask = Ask("x", f"{number:032}", "dead", "lock", None, 100_000_000, queue=True)
-            assert isinstance(driver.run(store.acquire(ask), 60.0), Busy)
-        else:
-            threads[number] = threading.Thread(target=have, args=(locks, number))
-            threads[number].start()
-            eventually(
-                lambda locks=locks: any(t.watching or t.near for t in map(turn_of, stakes_of(locks)))
-            )  # it waits, and listens
-        assert everybody[0].inspect("x").waiters == number + 1  # type: ignore[union-attr]
-    assert lease.release()
-    for thread in threads.values():
-        thread.join(60)
-        assert not thread.is_alive(), "it was not served"
-    assert served == list(threads), "not in the order of arrival"
-
-
-@pytest.fixture
-def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is asked because time goes by, however slow the machine is, and nobody is taken for dead."""
-    for name in ("FALLBACK", "WAITER_TTL", "FIRST_TERM"):
-        monkeypatch.setattr(timing, name, 1000.0)
-    monkeypatch.setattr(watching, "SOON", 1000.0)
-    monkeypatch.setattr(zk_link, "WATCH_AFTER", 1000.0)
-
-
-def queue_up(locks: leasehold.Locks, attempt: str) -> Stake:
-    """Wait for "x" from now on, without anybody who looks again."""
-    ask = Ask("x", attempt * 32, "nobody", "lock", None, 20_000_000, queue=True)
-    assert isinstance(locks._core.driver.run(locks._core.store.acquire(ask), 60.0), Busy)  # type: ignore[attr-defined]
-    return link_of(locks).stakes[ask.attempt]
-
-
-def wait_in_thread(locks: leasehold.Locks, served: list[leasehold.Lease]) -> threading.Thread:
-    """One that waits for "x" and listens."""
-    waiter = threading.Thread(target=lambda: served.append(locks.lock("x").acquire()))
-    waiter.start()
-    eventually(lambda: any(turn.next or turn.followed[1] for turn in map(turn_of, stakes_of(locks))))
-    return waiter
-
-
-def knows_that_it_is_next(locks: leasehold.Locks) -> None:
-    """It has seen that the one ahead has claimed. One that is called before that looks before it claims."""
-    eventually(lambda: any(turn_of(stake).next for stake in stakes_of(locks)))
-
-
-@pytest.mark.usefixtures("unhurried")
-@pytest.mark.parametrize("ahead", [0, 1, 4])
-def test_a_hand_off_takes_one_round_trip(
-    connect: Callable[..., leasehold.Locks], ahead: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the waiter's, once it is called: the look and the claim are sent together. Until then it asks for nothing,
-    however many had their turn before it."""
-    first, *others = everybody = [connect(ttl=30) for _ in range(ahead + 2)]
-    served = [first.lock("x").acquire()]
-    threads = [wait_in_thread(locks, served) for locks in others]
-    asked: list[Any] = []
-    begin = zk_threads.begin
-
-    def noted(link: zk_link.Link, request: Any) -> list[Any]:
-        if threading.current_thread() is threads[-1]:
-            asked.append(request)
-        return begin(link, request)
-
-    monkeypatch.setattr(zk_threads, "begin", noted)
-    for number, thread in enumerate(threads):
-        knows_that_it_is_next(others[number])
-        assert served[number].release()
-        thread.join(60)
-        assert served[number + 1].token > served[number].token
-    assert len(asked) == 1
-    assert len(served) == len(everybody)
-    assert served[-1].release()
-
-
-@pytest.mark.usefixtures("unhurried")
-@pytest.mark.parametrize(("waiters", "requests"), [(1, 7), (2, 8), (10, 8)])
-def test_a_turn_takes_as_many_requests_however_many_wait(
-    connect: Callable[..., leasehold.Locks], waiters: int, requests: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From one release to the next, with the asking of the one who gave it back: of all, in sessions of their own."""
-    everybody = [connect(ttl=100) for _ in range(waiters + 1)]
-    served = [everybody[0].lock("x").acquire()]
-    waiting = everybody[1:]
-    threads = [wait_in_thread(locks, served) for locks in waiting]
-    sent: list[Any] = []
-    submit = zk_link.Session.submit
-
-    def noted(session: zk_link.Session, call: Any) -> Any:
-        if "/x" in repr(call):
-            sent.append(call)
-        return submit(session, call)
-
-    monkeypatch.setattr(zk_link.Session, "submit", noted)
-    for number in range(5):
-        knows_that_it_is_next(waiting[number])
-        assert served[number].release()
-        threads[number].join(60)
-        waiting.append(everybody[number % len(everybody)])
-        threads.append(wait_in_thread(waiting[-1], served))
-        eventually(lambda: len(sent) >= (number + 1) * requests)  # noqa: B023
-    assert len(sent) == 5 * requests, sent
-    for number, thread in enumerate(threads[5:], 5):
-        assert served[number].release()
-        thread.join(60)
-    assert [lease.token for lease in served] == sorted(lease.token for lease in served)
-    assert served[-1].release()
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_who_goes_before_it_is_watched_is_heard_of(
-    connect: Callable[..., leasehold.Locks], client: KazooClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No lost wake-up: two were ahead when the waiter looked, and are gone by the time that it asks to hear of that."""
-    locks, other = connect(ttl=30), connect(ttl=30)
-    lease = locks.lock("x").acquire()
-    gone = [node_of(locks, lease), str(queue_up(locks, "e").path)]
-    submit = zk_link.Session.submit
-    read: list[Any] = []
-
-    def late(session: zk_link.Session, call: Any) -> Any:
-        if getattr(call, "method", "") == "watch_all":
-            assert list(call.args[0]) == gone
-            for result in read:
-                result.wait(60)
-            for path in gone:
-                client.delete(path)
-        read.append(submit(session, call))
-        return read[-1]
-
-    monkeypatch.setattr(zk_link.Session, "submit", late)
-    served: list[leasehold.Lease] = []
-    waiter = threading.Thread(target=lambda: served.append(other.lock("x").acquire()))
-    waiter.start()
-    waiter.join(60)
-    assert served, "it did not hear of it"
-    assert served[0].token > lease.token
-    assert served[0].release()
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_who_is_behind_three_that_give_up_does_not_take_that_for_its_turn(
-    connect: Callable[..., leasehold.Locks], client: KazooClient
-) -> None:
-    """If it claimed along with its look, and died before it had said again that it waits, it would be taken for one
-    that holds when its turn comes."""
-    locks, other = connect(ttl=30), connect(ttl=30)
-    lease = locks.lock("x").acquire()
-    ahead = [queue_up(locks, attempt) for attempt in "abcd"]
-    served: list[leasehold.Lease] = []
-    waiter = wait_in_thread(other, served)
-    [place] = stakes_of(other)
-    for stake in ahead[1:]:
-        client.delete(stake.path)
-    eventually(lambda: len(turn_of(place).near) == 2)
-    assert client.exists(place.path).version == 1
-    assert nodes.decode(client.get(place.path)[0]).state == nodes.WAITING
-    client.delete(ahead[0].path)
-    assert lease.release()
-    waiter.join(60)
-    assert served[0].token > lease.token
-    assert served[0].release()
-
-
-def test_who_is_told_to_look_is_not_told_after_that_that_it_need_not() -> None:
-    """kazoo has one thread for answers and one for events: what the one ahead has claimed is read while it goes."""
-    link = zk_link.Link(parse("zookeeper://127.0.0.1:1"))
-    ask = Ask("x", "a", "owner", "lock", None, 30)
-    read = SimpleNamespace(
-        value=(nodes.record(ask, nodes.HELD).encode(), None), exception=None, successful=lambda: True
-    )
-    read.rawlink = lambda found: found(read)
-    session: Any = SimpleNamespace(up=True, submit=lambda call: read, link=link)
-    stake = Stake(ask, session, "/x", nodes.record(ask, nodes.WAITING))
-    link.stakes["a"] = stake
-    link.watching.follow(stake, turn_of(stake), ("/x/holder",))
-    news: list[Busy | None] = []
-    goes = threading.Thread(
-        target=link.watching.event, args=[WatchedEvent(EventType.DELETED, "CONNECTED", "/x/holder")]
-    )
-
-    def on_ring(attempt: str, busy: Busy | None = None) -> None:
-        if busy is not None:
-            goes.start()
-            goes.join(0.5)  # it goes in this moment
-        news.append(busy)
-
-    link.on_ring = on_ring
-    link.watching.event(WatchedEvent(EventType.CHANGED, "CONNECTED", "/x/holder"))
-    goes.join()
-    assert news == [Busy(None, 0, None), None]
-    assert turn_of(stake).called
-    assert not link.watching._followers
-
-
-def test_one_that_has_ended_watches_and_follows_nobody() -> None:
-    """Its session was lost while it was about to."""
-    link = zk_link.Link(parse("zookeeper://127.0.0.1:1"))
-    ask = Ask("x", "a", "owner", "lock", None, 30)
-    stake = Stake(ask, SimpleNamespace(link=link), "/x", nodes.record(ask, nodes.WAITING))
-    link.stakes["a"] = stake
-    link.drop(stake)
-    link.watching.follow(stake, turn_of(stake), ("/x/holder",))
-    link.watching.watch(stake, turn_of(stake), "/x/holder")
-    assert not link.watching._followers
-    assert not link.watching._watchers
-
-
-def test_one_that_holds_has_nothing_left_of_its_wait(connect: Callable[..., leasehold.Locks]) -> None:
-    """There may be ten thousand of them. Also what comes late from a thread of kazoo's that knew it as waiting."""
-    locks, other = connect(), connect()
-    lease = locks.lock("x").acquire()
-    queue_up(locks, "d")
-    served: list[leasehold.Lease] = []
-    waiter = wait_in_thread(other, served)
-    [stake] = stakes_of(other)
-    turn = turn_of(stake)
-    assert lease.release()
-    waiter.join(60)
-    link_of(other).watching.follow(stake, turn, ("/x/holder",))
-    link_of(other).watching.watch(stake, turn, "/x/holder")
-    assert stake.turn is None
-    assert not link_of(other).watching._followers
-    assert not link_of(other).watching._watchers
-    assert served[0].release()
-
-
-def test_one_that_comes_to_hold_watches_and_follows_nobody() -> None:
-    """Nothing of what it waited for has happened: it was let in by a look."""
-    link = zk_link.Link(parse("zookeeper://127.0.0.1:1"))
-    ask = Ask("x", "a", "owner", "lock", None, 30)
-    session: Any = SimpleNamespace(link=link, unwatched=deque())
-    stake = Stake(ask, session, "/x", nodes.record(ask, nodes.WAITING))
-    link.stakes["a"] = stake
-    link.watching.follow(stake, turn_of(stake), ("/x/holder",))
-    link.watching.watch(stake, turn_of(stake), "/x/holder")
-    assert link.hold(stake, zk_link.clock.now(), 30_000_000)
-    assert not link.watching._followers
-    assert not link.watching._watchers
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_nobody_looks_while_those_ahead_claim(connect: Callable[..., leasehold.Locks]) -> None:
-    """However long they hold: who has come further ahead is to be looked at soon, until its claim is heard of."""
-    locks, *others = [connect(ttl=30) for _ in range(4)]
-    served = [locks.lock("x").acquire()]
-    threads = [wait_in_thread(each, served) for each in others]
-    told: list[list[float | None]] = [[], []]
-    for each, news in zip(others[1:], told, strict=True):
-        link_of(each).on_ring = lambda attempt, *busy, news=news: news.extend(one.expires_in for one in busy)
-    assert served[0].release()
-    threads[0].join(60)
-    eventually(lambda: told == [[watching.SOON, None]] * 2)
-    for each in others[1:]:
-        link_of(each).on_ring = each._core.rung
-    for number, thread in enumerate(threads[1:], 1):
-        assert served[number].release()
-        thread.join(60)
-    assert served[-1].release()
-
-
-@pytest.mark.usefixtures("unhurried")
-@pytest.mark.parametrize("first", [nodes.HELD, nodes.WAITING])
-def test_what_looks_like_a_claim_is_made_sure_of(
-    connect: Callable[..., leasehold.Locks], client: KazooClient, first: str
-) -> None:
-    """One that has just come may say that it waits when its turn has come; or it may have claimed too early, and say
-    again that it waits. Then whoever is behind it sees that it has not claimed."""
-    locks, other = connect(ttl=30), connect(ttl=30)
-    lease = locks.lock("x").acquire()
-    ahead = queue_up(locks, "e")
-    waiter = wait_in_thread(other, [])
-    [place] = stakes_of(other)
-    assert ahead.path in turn_of(place).near
-    client.delete(node_of(locks, lease))
-    client.set(ahead.path, ahead.record._replace(state=first).encode())
-    eventually(lambda: ahead.path in turn_of(place).watching)
-    if first == nodes.HELD:
-        [session] = link_of(other).sessions
-        eventually(lambda: ahead.path in session.client._data_watchers, what="it was read, and is watched")
-        assert not turn_of(place).suspects
-        client.set(ahead.path, ahead.record._replace(state=nodes.WAITING).encode())
-    eventually(lambda: turn_of(place).suspects)
-    client.delete(ahead.path)
-    waiter.join(60)
-    assert not waiter.is_alive()
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_those_ahead_are_watched_once_on_each_connection(
-    connect: Callable[..., leasehold.Locks], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who looks by itself has no need to ask for it again, unless the connection was lost, and the watches with it."""
-    locks, other = connect(ttl=30), connect(ttl=30)
-    lease = locks.lock("x").acquire()
-    queue_up(locks, "d")
-    watched: list[Any] = []
-    submit = zk_link.Session.submit
-
-    def noted(session: zk_link.Session, call: Any) -> Any:
-        if getattr(call, "method", "") == "watch_all":
-            watched.append(call)
-        return submit(session, call)
-
-    monkeypatch.setattr(zk_link.Session, "submit", noted)
-    for _ in range(3):
-        stake = queue_up(other, "e")
-    assert len(watched) == 1
-    stake.session.drop_connection()
-    eventually(lambda: stake.session.connections == 2)
-    for _ in range(3):
-        assert queue_up(other, "e") is stake
-    assert len(watched) == 2
-    assert lease.release()
-    eventually(lambda: len(turn_of(stake).near) == 1, what="it hears of it on the new connection")
-
-
-def test_who_is_let_in_has_a_whole_first_term_whatever_went_before(
-    connect: Callable[..., leasehold.Locks], client: KazooClient
-) -> None:
-    """Whoever is behind it hears that the holder's node has gone, which was only moved, long before its turn comes."""
-    locks, one, two = connect(), connect(ttl=20), connect(ttl=20)
-    lease = locks.lock("x", ttl=20).acquire()
-    first, second = queue_up(one, "e"), queue_up(two, "f")
-    assert turn_of(second).near == (node_of(locks, lease), first.path)
-    lease.renew(ttl=40)
-    eventually(lambda: turn_of(second).near == (first.path,))
-    time.sleep(1.5 * timing.FIRST_TERM)
-    assert lease.release()
-    assert queue_up(two, "f") is second
-    assert client.exists(first.path), "its turn has only just come"
-
-
-@pytest.mark.usefixtures("unhurried")
-def test_the_work_of_a_hand_off_does_not_grow_with_the_waiters(
-    start_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No herd: what the server is asked for each of 20 hand-offs, with 20 and with 200 who wait."""
-    monkeypatch.setattr(timing, "CALL_LIMIT", 100.0)
-    monkeypatch.setattr(zk_link, "TOUCHES", 1)
-    monkeypatch.setattr(zk_link, "DEAD_AFTER", (100.0, 100.0))
-    server = start_server(ZooKeeper)
-
-    def asked() -> int:
-        return int(word(server.port, "srvr").partition("Received: ")[2].split()[0])
-
-    def per_hand_off(crowd: int) -> float:
-        with leasehold.connect(server.url, ttl=100, renew_every=90) as locks:
-            turns = threading.Semaphore(0)
-            served: list[int] = []
-
-            def wait(number: int) -> None:
-                with locks.lock(f"x{crowd}").acquire():
-                    served.append(number)
-                    turns.acquire()
-
-            lease = locks.lock(f"x{crowd}").acquire()
-            threads = [threading.Thread(target=wait, args=(number,)) for number in range(crowd)]
-            for number, thread in enumerate(threads, 1):
-                thread.start()
-                eventually(
-                    lambda: sum(stake.version == 1 for stake in stakes_of(locks)) == number,  # noqa: B023
-                    60,
-                )
-            time.sleep(0.5)
-            before = asked()
-            lease.release()
-            for count in range(1, 21):
-                eventually(lambda: len(served) >= count, 60)  # noqa: B023
-                if count < 20:
-                    turns.release()
-            spent = (asked() - before) / 20
-            for _ in threads:
-                turns.release()
-            for thread in threads:
-                thread.join(60)
-            assert served == list(range(crowd)), "in the order of arrival"
-            return spent
-
-    few, many = per_hand_off(20), per_hand_off(200)
-    assert many <= few * 1.3 + 2, (few, many)
-    assert many < 30
-
-
-# The rule who holds, by itself.
-
-
-def child(attempt: str, sequence: int, weight: int = 1, limit: int = 1, shape: str = "lock") -> str:
-    ask = Ask("n", attempt, "o", "k", None, 1, shape=shape, limit=limit, weight=weight)
-    return f"{nodes.prefix(ask)}{sequence:010d}"
-
-
-def test_who_holds_follows_from_the_listing() -> None:
-    look = nodes.view([child("b", 2), child("a", 1), child("c", 3)], 0)
-    assert [node.attempt for node in look.holders] == ["a"]
-    assert [node.attempt for node in look.waiting] == ["b", "c"]
-    rw = {"limit": 10, "shape": "rw"}
-    look = nodes.view([child("r1", 1, **rw), child("w", 2, weight=10, **rw), child("r2", 3, **rw)], 0)
-    assert [node.attempt for node in look.holders] == ["r1"], "nobody overtakes the one who waits"
-    look = nodes.view([child("a", 5), child("s", 6, limit=3, shape="semaphore")], 0)
-    assert [node.attempt for node in look.strays] == ["s"]
-
-
-def test_who_has_not_claimed() -> None:
-    created = nodes.record(Ask("n", "a", "o", "k", None, 1), nodes.HELD)
-    assert created.unclaimed(new=True), "it was seen to wait, and has written nothing since it was created"
-    assert not created.unclaimed(new=False)
-    assert created._replace(state=nodes.WAITING).unclaimed(new=False)
-    assert not created._replace(token=5).unclaimed(new=True), "its node is new, because it was moved"
-
-
-def test_the_servers_counter_goes_round() -> None:
-    look = nodes.view([child("new", -(2**31)), child("old", 2**31 - 1), child("older", 2**31 - 9)], 0)
-    assert [node.attempt for node in (*look.holders, *look.waiting)] == ["older", "old", "new"]
-    look = nodes.view([child("new", -(2**31), limit=3, shape="semaphore"), child("old", 2**31 - 1)], 0)
-    assert look.others_behind(look.holders[0])
-    assert not look.others_behind(look.strays[0])
-
-
-def test_what_rests_takes_part_until_its_time() -> None:
-    rest = nodes.rest_child(1000, "lock", 1, 1, "gone")
-    assert nodes.view([child("a", 1), rest], 999).holders == []
-    look = nodes.view([child("a", 1), rest], 1000)
-    assert [node.attempt for node in look.holders] == ["a"]
-    assert [each.child for each in look.over] == [rest]
-
-
-@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "%", "é🔒", "\ue000", " x ", "a.b", "x" * 512])
-def test_any_text_is_a_component_of_a_path(text: str, client: KazooClient) -> None:
-    part = nodes.component(text)
-    assert part
-    assert "/" not in part
-    assert part.isascii()
-    assert nodes.plain(part) == text
-    client.ensure_path(f"/components/{part}")

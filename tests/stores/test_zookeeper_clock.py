@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
+from zookeeper_tools import Tree, relayed
 
 import leasehold
 from leasehold import aio
 from leasehold.core import clock
-from leasehold.stores.zookeeper import link as zk_link
 from leasehold.testing.handles import eventually
 from servers.zookeeper import ZooKeeper
 
@@ -23,9 +23,7 @@ Connect = Callable[..., leasehold.Locks]
 
 
 @pytest.fixture
-def connect(zookeeper_server: ZooKeeper, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
-    # A server that has no processor to itself for some seconds hangs as little as its clients do.
-    monkeypatch.setattr(zk_link, "DEAD_AFTER", (60.0, 60.0))
+def connect(zookeeper_server: ZooKeeper, namespace: str) -> Iterator[Connect]:
     opened: list[leasehold.Locks] = []
 
     def connect(**options: Any) -> leasehold.Locks:
@@ -56,11 +54,12 @@ def test_what_rests_is_not_taken_by_all_of(connect: Connect) -> None:
 
 
 @pytest.mark.usefixtures("skewed")
-def test_what_has_rested_is_taken_by_all_of(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_rested_is_taken_by_all_of(connect: Connect, zookeeper_server: ZooKeeper, namespace: str) -> None:
     assert connect().lock("a", min_hold=0.5).acquire(20).release()
-    locks = connect()
-    monkeypatch.setattr(locks._core.store, "acquire", None)  # in one step: nothing else will do
-    assert eventually(locks.all_of("a", "b").try_acquire, 60).release()
+    with relayed(zookeeper_server, namespace, ttl=60) as (relay, locks):
+        assert eventually(locks.all_of("a", "b").try_acquire, 60).release()
+        one_by_one = [each for each in relay.requests if each.what == "create" and "lock.1.1." in each.path]
+        assert not one_by_one, "they were to be taken in one step"
 
 
 @pytest.mark.usefixtures("skewed")
@@ -99,22 +98,23 @@ async def test_in_asyncio(zookeeper_server: ZooKeeper, namespace: str) -> None:
         assert 20 < left(info) < 110
 
 
-def test_who_may_not_write_asks_once(connect: Connect, zookeeper_server: ZooKeeper) -> None:
+def test_who_may_not_write_asks_once(connect: Connect, zookeeper_server: ZooKeeper, namespace: str) -> None:
     """And believes its own clock."""
-    locks, observer = connect(), connect()
+    locks = connect()
     lease = locks.lock("x").acquire(20)
-    store: Any = locks._core.store
-    root = store._root(store.link.any_session())
     client = KazooClient(zookeeper_server.url.partition("://")[2])
     client.start()
     try:
-        client.set_acls(root, [make_acl("world", "anyone", read=True, create=True, delete=True, admin=True)])
+        client.set_acls(
+            Tree(client, namespace).root, [make_acl("world", "anyone", read=True, create=True, delete=True, admin=True)]
+        )
     finally:
         client.stop()
         client.close()
-    for _ in range(2):
-        info = observer.inspect("x")
-        assert info is not None
-        assert info.token == lease.token
-    assert observer._core.store.link.sample is not None  # type: ignore[attr-defined]
+    with relayed(zookeeper_server, namespace) as (relay, observer):
+        for _ in range(2):
+            info = observer.inspect("x")
+            assert info is not None
+            assert info.token == lease.token
+        assert sum(request.what == "set" for request in relay.requests) == 1
     assert lease.release()

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from failover import NAMES, Crowd, Latecomer
 from kazoo.client import KazooClient
+from zookeeper_tools import Tree, expire
 
 import leasehold
-from leasehold.core import clock
 from leasehold.testing.handles import eventually
 from servers.netns import Networks
-from servers.zookeeper import ZooKeeper, ZooKeeperEnsemble, end_session
+from servers.zookeeper import ZooKeeper, ZooKeeperEnsemble
 
 ROUNDS = 10
 LATE = {2: "threads", 5: "asyncio"}
@@ -19,8 +19,8 @@ LATE = {2: "threads", 5: "asyncio"}
 TTL = 6.0
 
 
-def stand(url: str, crowd: Crowd) -> str:
-    """How things are: the nodes of the name, in the order of their numbers, and what the clients know of theirs."""
+def stand(url: str) -> str:
+    """How things are: the nodes of the name, in the order of their numbers."""
     lines = []
     client = KazooClient(url.partition("://")[2])
     client.start(60)
@@ -35,34 +35,28 @@ def stand(url: str, crowd: Crowd) -> str:
     finally:
         client.stop()
         client.close()
-    for locks in crowd.locks:
-        link: Any = locks._core.driver.link  # type: ignore[attr-defined]
-        lines += [f"session {session.id or 0:x}, up: {session.up}" for session in link.sessions]
-        lines += [f"to be removed: {path}" for path in link.doomed]
-        lines += [f"to be looked for: {stake.attempt} in {at - clock.now():.1f} s" for at, stake in link.sweeps]
-        lines += [
-            f"{stake.attempt} {stake.path} version {stake.version}, held: {stake.held}, unsure: {stake.unsure}"
-            for stake in list(link.stakes.values())
-        ]
     return "\n".join(lines)
 
 
-def place(locks: Any) -> Any:
-    return next((stake.path for stake in list(locks._core.driver.link.stakes.values()) if stake.version), None)
+def nodes_of(url: str, owner: str) -> list[Any]:
+    """Where an owner holds or waits."""
+    client = KazooClient(url.partition("://")[2])
+    client.start(60)
+    try:
+        tree = Tree(client, "%")
+        return [each for name in NAMES for each in tree.line(name) if each.record["owner"] == owner]
+    finally:
+        client.stop()
+        client.close()
 
 
-def expire_sessions(locks: Any, server: ZooKeeper) -> None:
+def place(locks: Any, url: str) -> Any:
+    return next((each.path for each in nodes_of(url, locks.owner)), None)
+
+
+def expire_sessions(locks: Any, url: str, server: ZooKeeper) -> None:
     """End the sessions of a Locks behind its back, as the server does when it has not heard of them."""
-    for session in list(locks._core.driver.link.sessions):
-        who = eventually(lambda session=session: session.client.client_id, 60)
-
-        def ended(who: Any = who) -> bool:
-            try:
-                return end_session(server.port, *who, host=server.host)
-            except OSError:
-                return False
-
-        eventually(ended, 60)
+    expire(server, *{each.stat.ephemeralOwner for each in nodes_of(url, locks.owner)})
 
 
 def play(ensemble: ZooKeeperEnsemble, fail: Any, mend: Any) -> None:
@@ -79,7 +73,7 @@ def play(ensemble: ZooKeeperEnsemble, fail: Any, mend: Any) -> None:
                     ensemble.leader(other_than=leader)
                     ends = time.monotonic() + 60
                     while len(crowd.terms) < before + 5:
-                        assert time.monotonic() < ends, f"nobody is served any more\n{stand(ensemble.url, crowd)}"
+                        assert time.monotonic() < ends, f"nobody is served any more\n{stand(ensemble.url)}"
                         time.sleep(0.02)
                 finally:
                     mend(leader)
@@ -88,7 +82,10 @@ def play(ensemble: ZooKeeperEnsemble, fail: Any, mend: Any) -> None:
                 eventually(lambda: all(member.answers() for member in ensemble.members), 60, "all three work as one")
                 if turn in LATE:
                     late.append(
-                        Latecomer(crowd, LATE[turn], place, lambda locks: expire_sessions(locks, ensemble.members[0]))
+                        Latecomer(
+                            *(crowd, LATE[turn], lambda locks: place(locks, ensemble.url)),
+                            lambda locks: expire_sessions(locks, ensemble.url, ensemble.members[0]),
+                        )
                     )
             assert kept.valid, f"a ttl of 25 s outlives an election: {kept.lost_reason}"
             assert kept.release()
@@ -97,7 +94,7 @@ def play(ensemble: ZooKeeperEnsemble, fail: Any, mend: Any) -> None:
         served = list(crowd.served)
         ends = time.monotonic() + 60
         while any(now <= then for now, then in zip(crowd.served, served, strict=True)):
-            assert time.monotonic() < ends, f"everyone is served in the end\n{stand(ensemble.url, crowd)}"
+            assert time.monotonic() < ends, f"everyone is served in the end\n{stand(ensemble.url)}"
             time.sleep(0.05)
         eventually(lambda: all(crowd.stayed.values()), 60, "somebody stays at each name")
     finally:
@@ -116,7 +113,7 @@ def test_a_store_that_forgets_its_leases_is_found_out(start_server: Any) -> None
         eventually(lambda: {term.name for term in crowd.terms if term.ended == float("inf")} >= set(NAMES), 60)
         time.sleep(1.0)  # by now they are waited for
         for locks in crowd.locks:
-            expire_sessions(locks, server)
+            expire_sessions(locks, server.url, server)
         eventually(lambda: any(term.dropped for term in crowd.terms), 60)
     finally:
         crowd.finish()

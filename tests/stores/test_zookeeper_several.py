@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+from zookeeper_tools import Tree, relayed
 
 import leasehold
-from leasehold.stores.zookeeper import link as zk_link
-from leasehold.stores.zookeeper.session import Session
 from leasehold.testing.handles import eventually
 from servers.zookeeper import ZooKeeper
 
@@ -19,9 +18,7 @@ Connect = Callable[..., leasehold.Locks]
 
 
 @pytest.fixture
-def connect(zookeeper_server: ZooKeeper, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connect]:
-    # A server that has no processor to itself for some seconds hangs as little as its clients do.
-    monkeypatch.setattr(zk_link, "DEAD_AFTER", (60.0, 60.0))
+def connect(zookeeper_server: ZooKeeper, namespace: str) -> Iterator[Connect]:
     opened: list[leasehold.Locks] = []
 
     def connect(**options: Any) -> leasehold.Locks:
@@ -42,24 +39,18 @@ def client(zookeeper_server: ZooKeeper) -> Iterator[KazooClient]:
     client.close()
 
 
-def parent(locks: leasehold.Locks, name: str) -> str:
-    """The node of a name."""
-    store: Any = locks._core.store
-    return str(store._parent(store.link.any_session(), name))
+@pytest.fixture
+def tree(client: KazooClient, namespace: str) -> Tree:
+    return Tree(client, namespace)
 
 
-def in_one_step(locks: leasehold.Locks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on, nothing else will do."""
-    monkeypatch.setattr(locks._core.store, "acquire", None)
-
-
-def test_whoever_comes_next_is_behind(connect: Connect, client: KazooClient) -> None:
+def test_whoever_comes_next_is_behind(connect: Connect, client: KazooClient, tree: Tree) -> None:
     """The numbers of the names start anew, and go on from there."""
     locks, other = connect(), connect()
     for _ in range(3):
         assert locks.lock("a").acquire(20).release()
     lease = locks.all_of("a", "b").acquire(20)
-    [mine] = client.get_children(parent(locks, "a"))
+    [mine] = client.get_children(tree.parent("a"))
     assert mine.endswith(".0000000000")
     served: list[leasehold.Lease] = []
     waiters = []
@@ -67,7 +58,7 @@ def test_whoever_comes_next_is_behind(connect: Connect, client: KazooClient) -> 
         waiters.append(threading.Thread(target=lambda: served.append(other.lock("a").acquire(60))))
         waiters[-1].start()
         eventually(lambda: other.inspect("a").waiters == count)  # type: ignore[union-attr]  # noqa: B023
-    numbers = sorted(child[-10:] for child in client.get_children(parent(locks, "a")))
+    numbers = sorted(child[-10:] for child in client.get_children(tree.parent("a")))
     assert numbers == ["0000000000", "0000000001", "0000000002"]
     assert lease.release()
     for count in (1, 2):
@@ -78,20 +69,20 @@ def test_whoever_comes_next_is_behind(connect: Connect, client: KazooClient) -> 
         waiter.join(60)
 
 
-def test_what_has_rested_is_not_in_the_way(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_rested_is_not_in_the_way(zookeeper_server: ZooKeeper, namespace: str) -> None:
     """What min_hold kept taken is a node until somebody removes it."""
-    locks = connect()
-    assert locks.all_of("a", "b", min_hold=0.5).acquire(20).release()
-    in_one_step(locks, monkeypatch)
-    several = locks.all_of("a", "b")
-    assert eventually(several.try_acquire, 60).release()
+    with relayed(zookeeper_server, namespace, ttl=30) as (relay, locks):
+        assert locks.all_of("a", "b", min_hold=0.5).acquire(20).release()
+        several = locks.all_of("a", "b")
+        assert eventually(several.try_acquire, 60).release()
+        assert not any(request.what == "create" and "lock.1.1." in request.path for request in relay.requests)
 
 
-def test_a_node_that_is_not_ours_is_passed_over(connect: Connect, client: KazooClient) -> None:
+def test_a_node_that_is_not_ours_is_passed_over(connect: Connect, client: KazooClient, tree: Tree) -> None:
     """It keeps the name's node from being made anew, and means nothing else: then in order, one by one."""
     locks = connect()
     assert locks.lock("a").acquire(20).release()
-    client.create(f"{parent(locks, 'a')}/by hand")
+    client.create(f"{tree.parent('a')}/by hand")
     lease = locks.all_of("a", "b").try_acquire()
     assert lease is not None
     assert {info.name: info.token for info in locks.leases()} == lease.tokens
@@ -99,28 +90,29 @@ def test_a_node_that_is_not_ours_is_passed_over(connect: Connect, client: KazooC
 
 
 def test_one_that_is_removed_at_once_leaves_nothing_of_the_others(
-    connect: Connect, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+    zookeeper_server: ZooKeeper, namespace: str, tree: Tree
 ) -> None:
     """By force, before its holder knows that it has it."""
-    locks = connect()
-    assert locks.all_of("a", "b").acquire(20).release()
-    submit, removed = Session.submit, []
+    with relayed(zookeeper_server, namespace, ttl=30) as (relay, locks):
+        assert locks.all_of("a", "b").acquire(20).release()
+        hold = relay.hold(lambda request: request.what == "get" and "lock.1.1." in request.path)
+        removed = threading.Thread(target=remove_first, args=(hold, tree))
+        removed.start()
+        lease = locks.all_of("a", "b").acquire(20)
+        removed.join(60)
+        assert hold.arrived.is_set()
+        assert {info.name: info.token for info in locks.leases()} == lease.tokens
+        for name in "ab":
+            assert len(tree.line(name)) == 1
+        assert lease.release()
+        assert not list(locks.leases())
 
-    def removing(session: Session, call: Any) -> Any:
-        if session.link is locks._core.store.link and getattr(call, "method", "") == "get_async" and not removed:  # type: ignore[attr-defined]
-            removed.append(call.args[0])
-            eventually(lambda: client.exists(removed[0]))
-            client.delete(removed[0])
-        return submit(session, call)
 
-    monkeypatch.setattr(Session, "submit", removing)
-    lease = locks.all_of("a", "b").acquire(20)
-    assert removed
-    assert {info.name: info.token for info in locks.leases()} == lease.tokens
-    for name in "ab":
-        assert len(client.get_children(parent(locks, name))) == 1
-    assert lease.release()
-    assert not list(locks.leases())
+def remove_first(hold: Any, tree: Tree) -> None:
+    """The node that is about to be read."""
+    assert hold.arrived.wait(30)
+    tree.client.delete(eventually(lambda: tree.line("a"))[0].path)
+    hold.let_go.set()
 
 
 def test_more_than_fits_into_a_message(connect: Connect) -> None:
@@ -132,12 +124,12 @@ def test_more_than_fits_into_a_message(connect: Connect) -> None:
     assert lease.release()
 
 
-def test_a_namespace_that_is_removed_is_made_anew(connect: Connect, client: KazooClient) -> None:
+def test_a_namespace_that_is_removed_is_made_anew(connect: Connect, client: KazooClient, namespace: str) -> None:
     locks = connect()
     first = locks.all_of("a", "b").acquire(20)
     tokens = dict(first.tokens)
     assert first.release()
-    client.delete(locks._core.store.space, recursive=True)  # type: ignore[attr-defined]
+    client.delete(f"/leasehold/{namespace}", recursive=True)
     second = locks.all_of("a", "b").try_acquire()
     assert second is not None
     assert all(second.tokens[name] > tokens[name] for name in "ab")

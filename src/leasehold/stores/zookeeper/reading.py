@@ -149,15 +149,19 @@ class Reading:
             if isinstance(each, Exception):
                 continue
             try:
-                seen.append(self._seen(session, name, node, each, waiters))
+                if (holding := self._seen(session, name, node, each, waiters)) is not None:
+                    seen.append(holding)
             except StoreNotReady as error:
                 if not listing:
                     raise
                 log(WARNING, "a bad node is skipped: %s", error, event="bad_record", name=name)
         return seen
 
-    def _seen(self, session: Session, name: str, node: Any, found: tuple[bytes, Any], waiters: int) -> Holding:
+    def _seen(self, session: Session, name: str, node: Any, found: tuple[bytes, Any], waiters: int) -> Holding | None:
+        """None: it was let in, and has not claimed yet, so that it has no token."""
         record, stat = nodes.decode(found[0], name), found[1]
+        if record.state == nodes.WAITING:
+            return None
         attempt = node.attempt if isinstance(node, Node) else ""
         now = self.link.leader_ms()
         token, since = self._token(session, record, stat), record.since or stat.mtime
