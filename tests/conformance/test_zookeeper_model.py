@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.stores.zookeeper import session
+from leasehold.stores.zookeeper import sessions
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
 from simulation.zookeeper_real import Clockwork, ModelProbe
@@ -16,7 +16,7 @@ from simulation.zookeeper_real import Clockwork, ModelProbe
 def clockwork() -> Iterator[Clockwork]:
     clockwork = Clockwork()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "KazooClient", clockwork.client)
+        patch.setattr(sessions, "KazooClient", clockwork.client)
         yield clockwork
     clockwork.close()
 

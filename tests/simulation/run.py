@@ -150,7 +150,7 @@ class Simulation:
             world.run(lambda: False, BUSY)
             self.come_to_rest()
         limit = {name: counter.limit for name, counter in self.counters.items()}
-        judge = functools.partial(check, exclusive=strict or not self.forgot, in_turn=self.calm, limit=limit)
+        judge = functools.partial(check, exclusive=strict or not self.forgot, in_turn=self.in_turn, limit=limit)
         records = [self.allow_for_the_clock(each) for each in world.history.records]
         found = judge(records, self.results())
         first = first_seen(records, judge, found[0].text) if found else 0.0
@@ -168,6 +168,11 @@ class Simulation:
             one.process.start(one.work(number))
         if self.kind == "election" and one.process.name == "p0":
             one.process.loop.create_task(kinds.watch(one, self.kind))  # until its Locks is closed
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether whoever waits is to be served in the order of arrival, which tokens show."""
+        return self.calm
 
     def results(self) -> dict[str, Any]:
         found = {name: counter.result() for name, counter in self.counters.items() if counter.kind != "once"}

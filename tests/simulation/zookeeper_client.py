@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
-from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
+
+from leasehold.core import clock
 
 from .zookeeper_server import ModelServer, ModelSession, Operation
 
@@ -39,35 +39,20 @@ class Connection:
 
     def __init__(self) -> None:
         self.open = self.served = True
-        self.pending: deque[tuple[Operation, AsyncResult, Any]] = deque()
-
-
-class ModelHandler:
-    """Answers are told at once, in the thread that brings them."""
-
-    running = False
-    timeout_exception = KazooTimeoutError
-
-    def async_result(self) -> AsyncResult:
-        return AsyncResult(self)
-
-    def stop(self) -> None:
-        pass
+        self.pending: deque[tuple[Operation, Any, Any]] = deque()
 
 
 class ModelClient:
     """Keeps a session with the model server, and begins another when that has expired."""
 
-    def __init__(self, server: ModelServer, wire: Wire, timeout: float) -> None:
-        self.server, self.wire, self.timeout = server, wire, timeout
-        self.handler: Any = ModelHandler()
+    def __init__(self, server: ModelServer, wire: Wire, timeout: float, handler: Any) -> None:
+        self.server, self.wire, self.timeout, self.handler = server, wire, timeout, handler
         self.chroot, self.hosts, self.use_ssl, self.default_acl = "", [("model", 2181)], False, None
         self.client_state, self.state = KeeperState.CLOSED, KazooState.LOST
         self.listeners: list[Callable[[str], object]] = []
         self.stopped = True
         self.connection: Connection | None = None
         self.session: int | None = None
-        self.agreed: float | None = None
         self.pause = FIRST_PAUSE
         self.watchers: dict[str, defaultdict[str, set[Any]]] = {"data": defaultdict(set), "child": defaultdict(set)}
 
@@ -93,7 +78,7 @@ class ModelClient:
             return
         self.stopped = True
         closed = threading.Event()
-        if self.connection is not None and self.connected and self.session is not None:
+        if self.connection is not None and self.connected and self.session is not None and not self.handler.abandoned:
             connection, session = self.connection, self.server.sessions.get(self.session)
 
             def end() -> None:
@@ -118,28 +103,28 @@ class ModelClient:
         sequence: bool = False,
         makepath: bool = False,
         include_data: bool = False,
-    ) -> AsyncResult:
+    ) -> Any:
         assert not makepath
         read = (lambda answer: answer) if include_data else (lambda answer: answer[0])
         return self._send(Operation("create", path, value, ephemeral=ephemeral, sequence=sequence), read)
 
-    def delete_async(self, path: str, version: int = -1) -> AsyncResult:
+    def delete_async(self, path: str, version: int = -1) -> Any:
         return self._send(Operation("delete", path, version=version))
 
-    def set_async(self, path: str, value: bytes, version: int = -1) -> AsyncResult:
+    def set_async(self, path: str, value: bytes, version: int = -1) -> Any:
         return self._send(Operation("set", path, value, version))
 
-    def get_async(self, path: str, watch: Any = None) -> AsyncResult:
+    def get_async(self, path: str, watch: Any = None) -> Any:
         return self._send(Operation("get", path, watch=watch is not None), watch=("data", watch))
 
-    def exists_async(self, path: str, watch: Any = None) -> AsyncResult:
+    def exists_async(self, path: str, watch: Any = None) -> Any:
         return self._send(Operation("exists", path, watch=watch is not None), watch=("data", watch))
 
-    def get_children_async(self, path: str, watch: Any = None, include_data: bool = False) -> AsyncResult:
+    def get_children_async(self, path: str, watch: Any = None, include_data: bool = False) -> Any:
         read = (lambda answer: answer) if include_data else (lambda answer: answer[0])
         return self._send(Operation("children", path, watch=watch is not None), read, ("child", watch))
 
-    def sync_async(self, path: str) -> AsyncResult:
+    def sync_async(self, path: str) -> Any:
         return self._send(Operation("sync", path))
 
     def transaction(self) -> ModelTransaction:
@@ -154,9 +139,10 @@ class ModelClient:
             self._again()
 
     def _connect(self) -> None:
-        if self.stopped:
+        if self.stopped or self.handler.abandoned:
             return
         self.connection = connection = Connection()
+        self.handler.connection = ModelSocket(self, connection)
         wanted, session = self.timeout, self.session
 
         def ask() -> None:
@@ -185,7 +171,8 @@ class ModelClient:
             self._lose_connection()
             self.wire.after(0.0, self._connect)
             return
-        self.session, self.agreed = session.number, session.told
+        self.session, self.handler.agreed = session.number, session.told
+        self.handler.heard = clock.now()
         self.client_state = KeeperState.CONNECTED
         self._told(KazooState.CONNECTED)
 
@@ -245,7 +232,7 @@ class ModelClient:
         operation: Operation,
         read: Callable[[Any], Any] = lambda answer: answer,
         watch: tuple[str, Any] = ("", None),
-    ) -> AsyncResult:
+    ) -> Any:
         result = self.handler.async_result()
         connection = self.connection
         if connection is None or not self.connected or self.stopped:
@@ -268,6 +255,7 @@ class ModelClient:
     def _answered(self, connection: Connection, answer: Any) -> None:
         if not connection.open or not connection.pending:
             return
+        self.handler.heard = clock.now()
         operation, result, (read, (kind, watch)) = connection.pending.popleft()
         missing = isinstance(answer, Exception)
         if watch is not None and (not missing or operation.what == "exists"):
@@ -314,7 +302,7 @@ class ModelTransaction:
     def check(self, path: str, version: int) -> None:
         self.parts.append(Operation("check", path, version=version))
 
-    def commit_async(self) -> AsyncResult:
+    def commit_async(self) -> Any:
         made = [part.what == "create" for part in self.parts]
 
         def read(answers: list[Any]) -> list[Any]:
@@ -324,80 +312,13 @@ class ModelTransaction:
         return self.client._send(Operation("multi", parts=tuple(self.parts)), read)
 
 
-class _Socket(SimpleNamespace):
+class ModelSocket:
     """What is shut down to break a connection."""
 
     def __init__(self, client: ModelClient, connection: Connection) -> None:
-        super().__init__(client=client, connection=connection)
+        self._client, self._connection = client, connection
 
     def shutdown(self, how: int) -> None:
-        if self.client.connection is self.connection:
-            self.client.wire.after(0.0, self.client.drop)
-
-
-class PatchedClient(ModelClient):
-    """With the parts of kazoo's own insides that the store uses."""
-
-    def __init__(self, server: ModelServer, wire: Wire, timeout: float) -> None:
-        super().__init__(server, wire, timeout)
-        self.handler.create_connection = lambda *args, **options: None
-        self._connection = SimpleNamespace(
-            _invoke=self._connect_result, _read_socket=lambda timeout: None, zk_loop=lambda: None, _socket=None
-        )
-        self._stopped = threading.Event()
-        self._safe_close = self._end
-
-    def _connect_result(self, timeout: float, request: Any, xid: Any = None) -> Any:
-        return SimpleNamespace(time_out=int((self.agreed or 0) * 1000)), None
-
-    @property
-    def _data_watchers(self) -> Any:
-        return self.watchers["data"]
-
-    @_data_watchers.setter
-    def _data_watchers(self, found: Any) -> None:
-        self.watchers["data"] = found
-
-    def _end(self) -> None:
-        self.stopped = True
-        self._lose_connection(tell=False)
-        self._lost(KeeperState.CLOSED)
-
-    def _connect(self) -> None:
-        super()._connect()
-        if self.connection is not None:
-            self._connection._socket = _Socket(self, self.connection)
-
-    def _let_in(self, connection: Connection, session: ModelSession | None) -> None:
-        if session is not None and connection.open:
-            self.agreed = session.told
-            self._connection._invoke(1.0, Connect())
-        super()._let_in(connection, session)
-
-    def _answered(self, connection: Connection, answer: Any) -> None:
-        if connection.open:
-            self._connection._read_socket(1.0)
-        super()._answered(connection, answer)
-
-    def _create_async_inner(
-        self, path: str, value: bytes, acl: Any, flags: int, trailing: bool = False, include_data: bool = False
-    ) -> Any:
-        return self.create_async(path, value, acl, bool(flags & 1), bool(flags & 2), include_data=include_data)
-
-    def _call(self, request: Any, result: Any) -> None:
-        if type(request).__name__ == "Exists":
-            self.exists_async(request.path, request.watcher).rawlink(lambda done: _pass_on(done, result))
-            return
-        paths = tuple(request._paths)
-        self._send(Operation("watch_all", data="\n".join(paths).encode())).rawlink(lambda done: _pass_on(done, result))
-
-
-class Connect:
-    """The name that the store looks for."""
-
-
-def _pass_on(done: Any, result: Any) -> None:
-    if done.successful():
-        result.set(done.value)
-    else:
-        result.set_exception(done.exception)
+        client = self._client
+        if client.connection is self._connection:
+            client.wire.after(0.0, lambda: client.drop() if client.connection is self._connection else None)

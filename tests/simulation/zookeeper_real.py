@@ -14,7 +14,7 @@ from leasehold.stores.common.reentry import inside
 from leasehold.stores.zookeeper import open_url
 from leasehold.testing import Held
 
-from .zookeeper_client import PatchedClient
+from .zookeeper_client import ModelClient
 from .zookeeper_server import ModelServer, ModelSession
 
 TICK = 0.1
@@ -51,8 +51,8 @@ class Clockwork:
         if threading.current_thread() is not self._thread:
             event.wait(5)
 
-    def client(self, hosts: str = "", timeout: float = 10.0, **options: Any) -> PatchedClient:
-        return PatchedClient(self.server, self, timeout)
+    def client(self, hosts: str, timeout: float, handler: Any, **options: Any) -> ModelClient:
+        return ModelClient(self.server, self, timeout, handler)
 
     def wipe(self) -> None:
         done = threading.Event()

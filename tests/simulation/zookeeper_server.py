@@ -129,8 +129,6 @@ class ModelServer:
         match operation.what:
             case "sync":
                 return operation.path
-            case "watch_all":
-                return self._watch_all(session, operation.data.decode().split("\n"))
             case "multi":
                 return self._multi(session, operation.parts)
             case "get" | "exists" | "children":
@@ -150,14 +148,6 @@ class ModelServer:
         if operation.what == "get":
             return node.data, node.stat()
         return node.stat() if operation.what == "exists" else (sorted(node.children), node.stat())
-
-    def _watch_all(self, session: ModelSession, paths: Sequence[str]) -> None:
-        """Set the watches of a reader and of a lister; of what is gone, tell at once."""
-        for path in paths:
-            if path in self.tree:
-                self.data_watches[path][session.number] = self.child_watches[path][session.number] = None
-            else:
-                session.tell(EventType.DELETED, path)
 
     def _multi(self, session: ModelSession, parts: Sequence[Operation]) -> list[Any]:
         """All, or none: then each has an error."""

@@ -20,11 +20,12 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
+import pytest
+
 from leasehold import aio
 from leasehold.core import clock, options
-from leasehold.stores.zookeeper import link as zk_link
-from leasehold.stores.zookeeper import open_url
-from leasehold.stores.zookeeper import session as zk_session
+from leasehold.stores.zookeeper import open_url, sessions
+from leasehold.stores.zookeeper.guard import Guard
 from leasehold.testing.history import Record
 from leasehold.testing.virtual import VirtualRegistry
 
@@ -32,7 +33,7 @@ from .run import Result, Simulation, played, told
 from .store import Network
 from .workload import LONGEST_TTL, Client
 from .world import Process, World
-from .zookeeper_client import PatchedClient
+from .zookeeper_client import ModelClient
 from .zookeeper_server import CHANGES, ModelServer, ModelSession, Operation
 
 TICK = 2.0
@@ -296,39 +297,23 @@ class ProcessWire:
         self.server.processes[session.number] = self.process.name
 
 
-class GuardBell:
-    """In place of what the guard's thread sleeps on."""
+class GuardEvents:
+    """In place of a guard's thread: its rounds are events of the world."""
 
-    def __init__(self) -> None:
-        self.on_ring: Callable[[], object] = lambda: None
-
-    def ring(self) -> None:
-        self.on_ring()
-
-
-class GuardThread:
-    """In place of the guard's thread: its rounds are events of the world. With an end that can be waited for."""
-
-    def __init__(self, link: Any, wire: ProcessWire) -> None:
-        self.link, self.wire = link, wire
+    def __init__(self, guard: Guard, wire: ProcessWire) -> None:
+        self.guard, self.wire = guard, wire
         self.number = 0
-        link._bell.on_ring = lambda: self.plan(0.0)
-        self.plan(0.0)
+        self.ended = False
 
     def plan(self, seconds: float) -> None:
         self.number += 1
         self.wire.after(seconds, lambda number=self.number: self.turn(number))  # type: ignore[misc]
 
     def turn(self, number: int) -> None:
-        if number == self.number and not self.link.closed:
-            self.link._next_round = float("inf")
-            pause = self.link._round(clock.now())
-            self.link._next_round = clock.now() + pause
+        if number == self.number and not self.ended:
+            pause = self.guard.make_round()
             if number == self.number:
                 self.plan(pause)
-
-    def join(self, seconds: float) -> None:
-        pass
 
 
 class WorldClient(Client):
@@ -350,7 +335,7 @@ class WorldClient(Client):
             driver: Any = opened.tasks()
 
         async def close() -> None:
-            driver.link.close()
+            driver.clients.close()
 
         driver.close = close
         options = {"namespace": "", "owner": process.name, "kinds": None, "defaults": {}}
@@ -383,13 +368,18 @@ class SingleNames:
 
 
 class ZooKeeperSimulation(Simulation):
-    make_server = WorldServer
-    make_network = Streams
+    server_class = WorldServer
+    network_class = Streams
     server: Any
 
     def __init__(self, seed: int, client: type[Client] = WorldClient) -> None:
         super().__init__(seed, client)
         self.server.keeps_all = self.kind == "once"
+
+    @property
+    def in_turn(self) -> bool:
+        """Of those that are let in at once, as readers are, each claims for itself, and tokens are in that order."""
+        return self.calm and all(counter.limit == 1 for counter in self.counters.values())
 
     def observe(self) -> None:
         for one in self.clients:
@@ -419,26 +409,40 @@ class ZooKeeperSimulation(Simulation):
 def patched(seed: int) -> Iterator[None]:
     """The store's sessions are with the model server, its clock and its guard are the world's."""
 
-    def client(hosts: str, timeout: float, **options: Any) -> PatchedClient:
+    def client(hosts: str, timeout: float, handler: Any, **options: Any) -> ModelClient:
         wire = now_running[-1].wire  # type: ignore[attr-defined]
-        made = PatchedClient(wire.server.model, wire, timeout)
+        made = ModelClient(wire.server.model, wire, timeout, handler)
         wire.server.clients.append(made)
         return made
 
-    def start_thread(name: str, function: Any, *arguments: Any) -> Any:
-        if name == "leasehold-zookeeper":
-            return GuardThread(function.__self__, now_running[-1].wire)  # type: ignore[attr-defined]
+    guards: dict[Guard, GuardEvents] = {}
+
+    def start(guard: Guard) -> None:
+        if guard not in guards:
+            guards[guard] = GuardEvents(guard, now_running[-1].wire)  # type: ignore[attr-defined]
+        guards[guard].plan(0.0)
+
+    def wake(guard: Guard) -> None:
+        if guard in guards:
+            guards[guard].plan(0.0)
+
+    def end(guard: Guard) -> None:
+        if guard in guards:
+            guards[guard].ended = True
+
+    def at_once(name: str, function: Any, *arguments: Any) -> Any:
         function(*arguments)
         return SimpleNamespace(join=lambda seconds: None)
 
-    real = (options.urandom, clock.now, zk_session.KazooClient, zk_link.start_thread, zk_link.ThreadBell)
-    clock.now = lambda: now_running[-1].local() if now_running else real[1]()
-    options.urandom = random.Random(seed).randbytes
-    zk_session.KazooClient, zk_link.start_thread, zk_link.ThreadBell = client, start_thread, GuardBell  # type: ignore[misc,assignment]
-    try:
+    real = clock.now
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "now", lambda: now_running[-1].local() if now_running else real())
+        patch.setattr(options, "urandom", random.Random(seed).randbytes)
+        patch.setattr(sessions, "KazooClient", client)
+        patch.setattr(sessions, "start_thread", at_once)
+        for method in (start, wake, end):
+            patch.setattr(Guard, method.__name__, method)
         yield
-    finally:
-        options.urandom, clock.now, zk_session.KazooClient, zk_link.start_thread, zk_link.ThreadBell = real  # type: ignore[misc]
 
 
 def simulate_zookeeper(seed: int, client: type[Client] = WorldClient) -> Result:

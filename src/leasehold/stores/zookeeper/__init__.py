@@ -1,8 +1,15 @@
 """``zookeeper://``: leases as ephemeral nodes, in sessions as long as their ttl asks for.
 
-``nodes.py`` has the stored shape and the rule who holds; ``reading.py``, ``placing.py``, ``asking.py``, ``several.py``,
-``renewing.py`` and ``store.py`` say what is asked, in the terms of ``requests.py``; ``link.py`` keeps the sessions
-(``session.py``) and what is staked on them (``stake.py``), ``threads.py`` and ``tasks.py`` are the drivers.
+What is stored: a node for each name, and below it one ephemeral sequential node for each attempt that holds or waits
+(``nodes.py``). Who holds follows from the listing: whoever is first in line, as many as fit.
+
+On whose clock: each process removes by its own clock what was not renewed in time (``guard.py``); the leader ends the
+sessions of those that are dead. A session is longer than the ttl by what the two may differ (``sessions.py``).
+
+What wakes a waiter: a watch on each of the two ahead of it in line (``queue.py``, ``stakes.py``).
+
+Read next: ``nodes.py``, ``queue.py``, ``renewing.py``, then ``store.py`` for the rest of the dialect. ``requests.py``
+is what it asks of the drivers, ``threads.py`` and ``tasks.py``. ``compat.py`` has what kazoo does not tell.
 """
 
 from __future__ import annotations
@@ -12,11 +19,11 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from ...core.protocol import Opened
-from .link import Link
+from .compat import sasl_options
 from .store import ZooKeeperStore
 from .tasks import ZooKeeperTasks
-from .threads import ZooKeeperThreads
-from .url import Address, parse
+from .threads import ZooKeeperClients, ZooKeeperThreads
+from .url import ZooKeeperAddress, parse
 
 _TAKEN_OVER = (
     *("default_acl", "randomize_hosts", "use_ssl", "verify_certs", "check_hostname", "certfile", "keyfile"),
@@ -37,12 +44,12 @@ def open_client(client: Any, namespace: str) -> Opened:
         raise TypeError(f"connect() takes a kazoo.client.KazooClient, not {type(client).__name__}")
     options = {name: getattr(client, name) for name in _TAKEN_OVER}
     options["auth_data"] = list(client.auth_data)
-    options["sasl_options"] = client._connection.sasl_options
+    options["sasl_options"] = sasl_options(client)
     hosts = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in client.hosts)
-    return _open(Address(hosts, client.chroot, options), namespace)
+    return _open(ZooKeeperAddress(hosts, client.chroot, options), namespace)
 
 
-def _open(address: Address, namespace: str) -> Opened:
-    link = Link(address)
-    store = ZooKeeperStore(link, namespace)
-    return Opened(store, lambda: ZooKeeperThreads(link), lambda: ZooKeeperTasks(link))
+def _open(address: ZooKeeperAddress, namespace: str) -> Opened:
+    clients = ZooKeeperClients(address)
+    store = ZooKeeperStore(clients.pool, clients.stakes, namespace)
+    return Opened(store, lambda: ZooKeeperThreads(clients), lambda: ZooKeeperTasks(clients))

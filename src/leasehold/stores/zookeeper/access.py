@@ -12,8 +12,9 @@ from kazoo.protocol.serialization import int_struct, read_string
 from kazoo.security import Permissions
 
 from ..common.findings import ERROR, OK, WARNING, Finding
-from .session import quiet
-from .url import Address
+from .compat import ask
+from .sessions import quiet
+from .url import ZooKeeperAddress
 
 LIMIT = 5.0
 SUBJECT = "authentication"
@@ -52,7 +53,7 @@ class _WhoAmI:
         return found
 
 
-def authentication(address: Address, space: str) -> Iterator[Finding]:
+def authentication(address: ZooKeeperAddress, space: str) -> Iterator[Finding]:
     """One finding about authentication; none if no server answers, which the test lease reports."""
     ours = _look(address, address.options, space)
     if ours is None:
@@ -77,7 +78,7 @@ def authentication(address: Address, space: str) -> Iterator[Finding]:
         yield Finding(OK, SUBJECT, f"on: the servers accept every client, and the nodes' ACL only some; {who}")
 
 
-def _look(address: Address, options: dict[str, Any], space: str) -> Seen | None:
+def _look(address: ZooKeeperAddress, options: dict[str, Any], space: str) -> Seen | None:
     client = KazooClient(hosts=address.hosts, logger=quiet, **options)
     try:
         client.start(LIMIT)
@@ -106,7 +107,7 @@ def _open_node(client: KazooClient, space: str) -> str:
 
 def _known_as(client: KazooClient) -> list[str]:
     answer = client.handler.async_result()
-    client._call(_WhoAmI(), answer)
+    ask(client, _WhoAmI(), answer)
     try:
         found = answer.get(timeout=LIMIT)
     except KazooException as error:

@@ -18,11 +18,10 @@ from ...core.timing import DEFAULT_TTL
 from ...errors import StoreError, StoreNotReady
 from ..common.findings import ERROR, OK, WARNING, Finding
 from .access import authentication
-from .link import Link
-from .session import Session, length, longest_tick
+from .sessions import NobodyObserves, SessionPool, ZooKeeperSession, length, longest_tick
 from .store import ZooKeeperStore
-from .threads import ZooKeeperThreads
-from .url import Address, parse
+from .threads import ZooKeeperClients, ZooKeeperThreads
+from .url import ZooKeeperAddress, parse
 
 LIMIT = 5.0
 OLDEST = (3, 5)
@@ -39,20 +38,20 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
     Raises ValueError for a bad URL; any other problem is a finding."""
     address = parse(url)
     found = [finding for each in address.hosts.split(",") for finding in _server(each, address)]
-    link = Link(address)
+    clients = ZooKeeperClients(address)
     try:
         found += _ensemble(address, found)
         found += _tick(address)
-        found += _sessions(link)
-        store = ZooKeeperStore(link, namespace)
-        found += _lease(link, store)
-        found += authentication(address, store.space)
+        found += _sessions(clients.pool)
+        store = ZooKeeperStore(clients.pool, clients.stakes, namespace)
+        found += _lease(clients, store)
+        found += authentication(address, store.tree.space)
     finally:
-        link.close()
+        clients.close()
     return found
 
 
-def _server(where: str, address: Address) -> Iterator[Finding]:
+def _server(where: str, address: ZooKeeperAddress) -> Iterator[Finding]:
     """The state of one server, if its ``4lw.commands.whitelist`` allows the question."""
     try:
         said = _word(where, address, b"srvr")
@@ -76,7 +75,7 @@ def _server(where: str, address: Address) -> Iterator[Finding]:
         yield Finding(OK, where, f"ZooKeeper {version}, {fields.get('Mode', '?')}")
 
 
-def _ensemble(address: Address, found: list[Finding]) -> Iterator[Finding]:
+def _ensemble(address: ZooKeeperAddress, found: list[Finding]) -> Iterator[Finding]:
     servers = len(address.hosts.split(","))
     if any("standalone" in finding.message for finding in found):
         advice = "no lease can be acquired or renewed while it is down: three servers tolerate the loss of one"
@@ -86,7 +85,7 @@ def _ensemble(address: Address, found: list[Finding]) -> Iterator[Finding]:
         yield Finding(WARNING, "ensemble", "the URL names one server", advice)
 
 
-def _tick(address: Address) -> Iterator[Finding]:
+def _tick(address: ZooKeeperAddress) -> Iterator[Finding]:
     """Whether sessions can outlive leases because of a long tickTime, if a server may be asked for it (``conf``)."""
     for each in address.hosts.split(","):
         try:
@@ -111,12 +110,12 @@ def _tick(address: Address) -> Iterator[Finding]:
             yield Finding(WARNING, each, message, "set tickTime to 2000 if you use shorter leases")
 
 
-def _sessions(link: Link) -> Iterator[Finding]:
+def _sessions(pool: SessionPool) -> Iterator[Finding]:
     """The session timeouts that the servers allow."""
     agreed = []
     for wanted in (SHORTEST, LONGEST):
-        session = Session(link, wanted)
-        link.sessions.append(session)
+        session = ZooKeeperSession(pool.address, wanted, NobodyObserves())
+        pool.sessions.append(session)
         ends = time.monotonic() + LIMIT
         while not session.up and time.monotonic() < ends:
             time.sleep(0.01)
@@ -133,9 +132,9 @@ def _sessions(link: Link) -> Iterator[Finding]:
         yield Finding(OK, "sessions", f"last {shortest:g} to {longest:g} s: the longest ttl is {fits:.3g} s")
 
 
-def _lease(link: Link, store: ZooKeeperStore) -> Iterator[Finding]:
+def _lease(clients: ZooKeeperClients, store: ZooKeeperStore) -> Iterator[Finding]:
     """Acquire and release a test lease, which checks quorum, credentials and ACLs."""
-    driver = ZooKeeperThreads(link)
+    driver = ZooKeeperThreads(clients)
     ask = Ask(HERE, os.urandom(16).hex(), HERE, HERE, None, SECOND)
     begun = time.monotonic()
     try:
@@ -151,7 +150,7 @@ def _lease(link: Link, store: ZooKeeperStore) -> Iterator[Finding]:
         )
 
 
-def _word(where: str, address: Address, word: bytes) -> str:
+def _word(where: str, address: ZooKeeperAddress, word: bytes) -> str:
     """The answer to one of ZooKeeper's four-letter words."""
     host, _, port = where.rpartition(":")
     tls = {name: value for name, value in address.options.items() if name not in ("auth_data", "default_acl")}

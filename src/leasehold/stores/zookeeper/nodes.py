@@ -96,7 +96,7 @@ def sequence(path: str) -> int:
     return int(path.rpartition(".")[2])
 
 
-class Node(NamedTuple):
+class AttemptNode(NamedTuple):
     """One attempt that holds or waits."""
 
     child: str
@@ -122,33 +122,33 @@ class View(NamedTuple):
 
     shape: str
     limit: int
-    holders: list[Node]
-    waiting: list[Node]
-    strays: list[Node]
+    holders: list[AttemptNode]
+    waiting: list[AttemptNode]
+    strays: list[AttemptNode]
     """Of another shape than the one in use: they are about to remove themselves."""
     resting: list[Rest]
     over: list[Rest]
 
-    def find(self, attempt: str) -> list[Node]:
+    def find(self, attempt: str) -> list[AttemptNode]:
         return [node for node in (*self.holders, *self.waiting, *self.strays) if node.attempt == attempt]
 
-    def others_behind(self, mine: Node) -> bool:
+    def others_behind(self, mine: AttemptNode) -> bool:
         """Whether nodes of another shape came after this one."""
         return any(0 < (node.sequence - mine.sequence) % 2**32 < 2**31 for node in self.strays)
 
-    def taken(self) -> list[Node | Rest]:
+    def taken(self) -> list[AttemptNode | Rest]:
         """What takes up the limit."""
         return [*self.resting, *self.holders]
 
 
 def view(children: Iterable[str], now: int) -> View:
     """``now`` is in ms of the leader's clock, and matters to what rests only."""
-    nodes: list[Node] = []
+    nodes: list[AttemptNode] = []
     rests: list[Rest] = []
     for child in children:
         if match := _NODE.fullmatch(child):
             attempt, shape, limit, weight, sequence = match.groups()
-            nodes.append(Node(child, unquote(attempt), unquote(shape), int(limit), int(weight), int(sequence)))
+            nodes.append(AttemptNode(child, unquote(attempt), unquote(shape), int(limit), int(weight), int(sequence)))
         elif match := _REST.fullmatch(child):
             until, weight, shape, limit = match.groups()
             rests.append(Rest(child, int(until), int(weight), unquote(shape), int(limit)))
@@ -232,14 +232,6 @@ def _is_ours(record: Record) -> bool:
         and is_number(record.rest, LONGEST)
         and isinstance(record.kept, bool)
     )
-
-
-def is_claimed(data: bytes) -> bool:
-    """Whether it is certain that a node, which was written since it was created, does not say that it waits."""
-    try:
-        return not decode(data).unclaimed(new=False)
-    except StoreNotReady:
-        return False
 
 
 def rest_child(until: int, shape: str, limit: int, weight: int, attempt: str) -> str:

@@ -7,35 +7,38 @@ from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
-from ...core.protocol import BROKEN, GONE, Steps
+from ...core.protocol import BROKEN, GONE, SECOND, Steps
 from . import nodes
-from .reading import Reading
-from .requests import Call, Calls, Multi, delete, get
-from .stake import NO_DOUBT, Place, Stake
+from .requests import Calls, ClientCall, Part, delete, get, multi
+from .stakes import NO_DOUBT, Stake, StakePlace
+from .tree import ZooKeeperTree
 
 
-class Placing(Reading):
+class Placement:
     """What all operations on a stake need whose node may not be as it was left."""
 
-    def _explain(self, stake: Stake) -> Steps[str | None]:
+    def __init__(self, tree: ZooKeeperTree) -> None:
+        self.tree, self.stakes = tree, tree.stakes
+
+    def explain(self, stake: Stake) -> Steps[str | None]:
         """Why the node is not as we left it. None: by a write of our own, whose answer was lost; so try again."""
-        place = stake.place()
+        place = self.stakes.place(stake)
         [found] = yield Calls(place.session, (get(place.path),))
         if isinstance(found, NoNodeError):
             elsewhere = (yield from self._find_moved(stake, place)) if stake.moves else None
             if elsewhere is None:
-                self.link.drop(stake)
+                self.stakes.drop(stake)
                 return GONE
             place, found = elsewhere
         broken = nodes.decode(found[0], stake.name).state == nodes.BROKEN
-        if stake.placed(place._replace(version=0 if broken else found[1].version)):  # no check is to find it well
-            self.link.moved(stake)
+        version = 0 if broken else found[1].version  # no check is to find a broken one well
+        self.stakes.placed(stake, place._replace(version=version))
         return BROKEN if broken else None
 
-    def _find_moved(self, stake: Stake, here: Place) -> Steps[tuple[Place, Any] | None]:
+    def _find_moved(self, stake: Stake, here: StakePlace) -> Steps[tuple[StakePlace, Any] | None]:
         """Where a move has taken the node that is no longer here; None: nowhere."""
         while True:
-            look = yield from self._view(here.session, stake.parent)
+            look = yield from self.tree.view(here.session, stake.parent)
             sequence = nodes.sequence(here.path)
             paths = [f"{stake.parent}/{n.child}" for n in look.find(stake.attempt) if n.sequence == sequence]
             if not paths:
@@ -43,26 +46,48 @@ class Placing(Reading):
             [found] = yield Calls(here.session, (get(paths[0]),))
             if isinstance(found, NoNodeError):
                 continue  # moved on
-            session = self.link.owner(found[1].ephemeralOwner)
+            session = self.tree.pool.by_id(found[1].ephemeralOwner)
             if session is None:  # one of ours that is over: its nodes are about to go
-                self.link.doomed[paths[0]] = here.session
+                self.stakes.doomed[paths[0]] = here.session
                 return None
-            return Place(paths[0], found[1].version, session, nodes.mark(paths[0])), found
+            return StakePlace(paths[0], found[1].version, session, nodes.mark(paths[0])), found
 
-    def _remove(self, stake: Stake) -> Steps[bool]:
-        [answer] = yield from self._end(stake, delete)
+    def move(self, stake: Stake, ttl: int) -> Steps[str | None]:
+        """Put the node into a longer session, at its place in line. None when it is in one, else why it can't be."""
+        session = yield from self.tree.session(ttl / SECOND)
+        while True:
+            here = self.stakes.place(stake)
+            if here.session.lasts(ttl / SECOND):
+                return None
+            there = self.stakes.next_place(stake, here, session)
+            record = stake.record._replace(since=stake.since, token=stake.token)
+            parts = (
+                Part("delete", (here.path, here.version)),
+                Part("create", (there.path, record.encode()), {"ephemeral": True}),
+            )
+            [answers] = yield Calls(session, (multi(parts),))
+            if not any(isinstance(answer, Exception) for answer in answers):
+                self.stakes.placed(stake, there, record)
+                return None
+            outcome = yield from self.explain(stake)
+            if outcome is not None:
+                return outcome
+
+    def remove(self, stake: Stake) -> Steps[bool]:
+        [answer] = yield from self.end(stake, delete)
         return not isinstance(answer, Exception)
 
-    def _end(self, stake: Stake, change: Callable[[str], Call | Multi]) -> Steps[Sequence[Any]]:
+    def end(self, stake: Stake, change: Callable[[str], ClientCall]) -> Steps[Sequence[Any]]:
         """Make the change that deletes the node, wherever a move may have taken it. What a move that comes late is
         conditional on is gone then, too."""
         while True:
-            place = stake.place()
+            place = self.stakes.place(stake)
             answer = yield Calls(place.session, (change(place.path),))
-            first = answer[0][0] if isinstance(answer[0], list) else answer[0]
-            if not isinstance(first, Exception):
+            if isinstance(answer[0], list):
+                answer = answer[0]
+            if not isinstance(answer[0], Exception):
                 stake.doubt = NO_DOUBT
-            elif isinstance(first, NoNodeError) and stake.moves and (yield from self._explain(stake)) != GONE:
+            elif isinstance(answer[0], NoNodeError) and stake.moves and (yield from self.explain(stake)) != GONE:
                 continue
-            self.link.drop(stake)
-            return answer if not isinstance(answer[0], list) else answer[0]
+            self.stakes.drop(stake)
+            return list(answer)

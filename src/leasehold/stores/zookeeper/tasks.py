@@ -8,80 +8,56 @@ from typing import Any
 
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, await_steps
-from ...errors import StoreError, StoreUnavailable
-from .link import Link
-from .requests import Calls, Each, Up
-from .threads import ZooKeeperThreads, answer, begin, begin_each, checked, listens
+from .threads import Sent, ZooKeeperClients, ZooKeeperThreads
 
 
 class ZooKeeperTasks:
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    def __init__(self, clients: ZooKeeperClients) -> None:
+        self.clients = clients
 
     @property
     def on_ring(self) -> Callable[..., None]:
-        return self.link.on_ring
+        return self.clients.stakes.on_ring
 
     @on_ring.setter
     def on_ring(self, function: Callable[..., None]) -> None:
-        self.link.on_ring = function
+        self.clients.stakes.on_ring = function
 
     async def run(self, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
         return await await_steps(steps, lambda request: self._handle(request, ends))
 
     async def _handle(self, request: Any, ends: float) -> Any:
-        if isinstance(request, Each):
-            return await self._each(request, request.ends(ends))
-        return await self._answer(request, begin(self.link, request), ends)
-
-    async def _each(self, request: Each, ends: float) -> list[Any]:
-        answers: list[Any] = []
-        for each, results in begin_each(self.link, request):
-            try:
-                answers.append(results if isinstance(results, StoreError) else await self._answer(each, results, ends))
-            except StoreError as error:
-                answers.append(error)
-        return answers
-
-    async def _answer(self, request: Up | Calls, results: list[Any], ends: float) -> Any:
-        try:
-            async with asyncio.timeout(max(0.0, ends - clock.now())):
-                for result in reversed(results):  # one wait for all: they come in order
-                    if not result.ready():
-                        await _arrival(result)
-        except TimeoutError as error:
-            raise StoreUnavailable(f"{self.link.where}: no server with a quorum answers") from error
-        answers = [
-            checked(self.link, result.value) if result.exception is None else answer(self.link, result.exception)
-            for result in results
-        ]
-        return None if isinstance(request, Up) else answers
+        sent = Sent(request, self.clients.where, ends)
+        for each in reversed(sent.answers):  # one wait for all: they come in order
+            if not each.ready():
+                await _arrival(each, sent.left(each))
+        return sent.result()
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
-        return listens(self.link, attempt)
+        return self.clients.listens(attempt)
 
     def forget(self, attempt: str) -> None:
-        self.link.watching.forget(attempt)
+        self.clients.stakes.forget(attempt)
 
     def after_fork(self) -> None:
-        self.link.after_fork()
+        self.clients.after_fork()
 
     async def close(self) -> None:
-        await asyncio.to_thread(self.link.close)
+        await asyncio.to_thread(self.clients.close)
 
     def new_loop(self) -> None:
         """Nothing is bound to a loop."""
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
-        return ZooKeeperThreads(self.link).run(steps, limit)
+        return ZooKeeperThreads(self.clients).run(steps, limit)
 
     def close_at_exit(self) -> None:
-        self.link.close()
+        self.clients.close()
 
 
-async def _arrival(result: Any) -> None:
-    """Until a result of kazoo's is there: one of its threads tells the loop."""
+async def _arrival(answer: Any, seconds: float) -> None:
+    """Until an answer of kazoo's is there, or so many seconds: one of its threads tells the loop."""
     loop = asyncio.get_running_loop()
     there = loop.create_future()
 
@@ -95,5 +71,9 @@ async def _arrival(result: Any) -> None:
         except RuntimeError:
             pass  # the loop is closed: nobody waits
 
-    result.rawlink(tell)
-    await there
+    answer.rawlink(tell)
+    timer = loop.call_later(seconds, arrived)
+    try:
+        await there
+    finally:
+        timer.cancel()

@@ -13,7 +13,7 @@ _SWITCHES = ("use_ssl", "verify_certs", "check_hostname", "randomize_hosts")
 _ACLS = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
 
 
-class Address(NamedTuple):
+class ZooKeeperAddress(NamedTuple):
     hosts: str
     chroot: str
     options: dict[str, Any]
@@ -25,7 +25,7 @@ class Address(NamedTuple):
         return f"zookeeper://{self.hosts}{self.chroot}"
 
 
-def parse(url: str) -> Address:
+def parse(url: str) -> ZooKeeperAddress:
     rest = url.partition("://")[2]
     rest, _, query = rest.partition("?")
     place, slash, path = rest.partition("/")
@@ -46,7 +46,7 @@ def parse(url: str) -> Address:
     chroot = "/" + "/".join(part for part in unquote(path).split("/") if part) if slash else ""
     if any(part in (".", "..") for part in chroot.split("/")):
         raise ValueError(f"zookeeper: {chroot!r} is not a valid path of a node")
-    return Address(_hosts(hosts), chroot.rstrip("/"), options)
+    return ZooKeeperAddress(_hosts(hosts), chroot.rstrip("/"), options)
 
 
 def _hosts(text: str) -> str:
