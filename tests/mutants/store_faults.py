@@ -111,9 +111,9 @@ OF_STORES = [
     ),
     Mutant(
         "ZooKeeper: a step for several names does not ask whether they are free",
-        "stores/zookeeper/several.py",
-        """    yield Call("delete", (stake.parent,))
-    yield Call("create", (stake.parent,))
+        "stores/zookeeper/joint.py",
+        """    yield Part("delete", (stake.parent,))
+    yield Part("create", (stake.parent,))
 """,
         "",
         "busy_name_is_found or does_not_take_what_is_there",
@@ -129,7 +129,7 @@ OF_STORES = [
     ),
     Mutant(
         "ZooKeeper: a session is as long as the ttl, and no longer",
-        "stores/zookeeper/session.py",
+        "stores/zookeeper/sessions.py",
         "    return 1.15 * ttl + 1.0",
         "    return 0.6 * ttl",
         "breaks_the_promises",
@@ -138,22 +138,22 @@ OF_STORES = [
     Mutant(
         "ZooKeeper: a renewal does not ask whether the node is as it was left",
         "stores/zookeeper/renewing.py",
-        """            return Call("check", (place.path, place.version))""",
-        """            return Call("check", (place.path, -1))""",
+        """            return Part("check", (place.path, place.version))""",
+        """            return Part("check", (place.path, -1))""",
         "broken",
         ("zookeeper_model",),
     ),
     Mutant(
         "ZooKeeper: a dead process's lease is not removed by its own guard",
-        "stores/zookeeper/link.py",
-        "                self.doomed[stake.path] = stake.session",
-        "                pass",
+        "stores/zookeeper/stakes.py",
+        "            self.doomed[stake.path] = stake.session",
+        "            pass",
         "breaks_the_promises",
         special="simulation/test_zookeeper_worlds",
     ),
     Mutant(
         "ZooKeeper: a token is the zxid alone, without the epoch",
-        "stores/zookeeper/reading.py",
+        "stores/zookeeper/tree.py",
         """            session.base, session.root = stat.ctime * 1000,""",
         """            session.base, session.root = 0,""",
         "tokens_rise",
@@ -162,7 +162,7 @@ OF_STORES = [
     Mutant(
         "ZooKeeper: an abandoned attempt stays in line",
         "stores/zookeeper/store.py",
-        """            return (yield from self._remove(stake))
+        """            return (yield from self.placement.remove(stake))
         session""",
         """            return True
         session""",
@@ -171,8 +171,8 @@ OF_STORES = [
     ),
     Mutant(
         "ZooKeeper: a head that has not claimed is never removed",
-        "stores/zookeeper/asking.py",
-        "        dead = [path for path, since in turn.suspects.items() if now - since >= term]",
+        "stores/zookeeper/queue.py",
+        "        dead = [path for path, since in wait.suspects.items() if now - since >= timing.FIRST_TERM]",
         "        dead: list[str] = []",
         "dead_waiters",
         "dead_waiters",
@@ -180,9 +180,9 @@ OF_STORES = [
     ),
     Mutant(
         "ZooKeeper: a waiter does not hear of those ahead",
-        "stores/zookeeper/watching.py",
+        "stores/zookeeper/stakes.py",
+        "        if event.path is None:",
         "        if event.path is not None:",
-        "        if event.path == 0:",
         "release_reaches_the_waiter",
         ("zookeeper_model",),
     ),

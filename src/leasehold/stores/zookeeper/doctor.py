@@ -18,7 +18,7 @@ from ...core.timing import DEFAULT_TTL
 from ...errors import StoreError, StoreNotReady
 from ..common.findings import ERROR, OK, WARNING, Finding
 from .access import authentication
-from .sessions import NobodyObserves, SessionPool, ZooKeeperSession, length, longest_tick
+from .sessions import SessionPool, ZooKeeperSession, length, longest_tick
 from .store import ZooKeeperStore
 from .threads import ZooKeeperClients, ZooKeeperThreads
 from .url import ZooKeeperAddress, parse
@@ -114,7 +114,7 @@ def _sessions(pool: SessionPool) -> Iterator[Finding]:
     """The session timeouts that the servers allow."""
     agreed = []
     for wanted in (SHORTEST, LONGEST):
-        session = ZooKeeperSession(pool.address, wanted, NobodyObserves())
+        session = ZooKeeperSession(pool.address, wanted, pool.observer)
         pool.sessions.append(session)
         ends = time.monotonic() + LIMIT
         while not session.up and time.monotonic() < ends:

@@ -166,14 +166,16 @@ class Guard:
                 return at if pulse.looks < LOOKS else float("inf")  # an answer wakes the guard
             waiting.popleft()
             stake.unwatched = False
-            if not stake.ended and pulse.session.up:  # else it is to be watched when the connection is back
+            if stake.session is not pulse.session:  # it has been moved since
+                self._stakes.watch_soon(stake)
+            elif not stake.ended and pulse.session.up:  # else it is to be watched when the connection is back
                 self._watch(pulse, stake)
         return float("inf")
 
     def _watch(self, pulse: Pulse, stake: Stake) -> None:
         """See that a break reaches the holder before its next renewal does."""
         stakes, version = self._stakes, stake.version
-        if stake.path is None or stake.session is not pulse.session:
+        if stake.path is None:
             return
 
         def looked(result: Any) -> None:

@@ -168,8 +168,10 @@ class ZooKeeperQueue:
             say = []
         else:
             say = [put(stake.path, nodes.record(ask, nodes.WAITING).encode(), stake.version or 0)]
-        reading = [f"{stake.parent}/{node.child}" for node in look.taken()] if place < NEAR else []
+        reading = [f"{stake.parent}/{node.child}" for node in look.taken()]
         reading = reading[:1] + reading[1:][-LOOKED_AT:]
+        if place >= NEAR or (place and stake.version == 0):  # how the holder stands is for those in between to see
+            reading = []
         connections = stake.session.connections
         watched = wait.watched[1] if wait.watched[0] == connections else ()
         self.stakes.follow(stake, (*near, *([stake.parent] if crowd else ())), near)

@@ -59,16 +59,6 @@ class SessionObserver(Protocol):
         """It is over, and all that lived by it."""
 
 
-class NobodyObserves:
-    """For a session that nothing lives by."""
-
-    def back(self, session: ZooKeeperSession) -> None: ...
-
-    def cut_off(self, session: ZooKeeperSession) -> None: ...
-
-    def lost(self, session: ZooKeeperSession) -> None: ...
-
-
 class ZooKeeperSession:
     """One session, and kazoo's client that keeps it."""
 
@@ -200,7 +190,8 @@ class SessionPool:
 
     def __init__(self, address: ZooKeeperAddress) -> None:
         self.address, self.where = address, address.where
-        self.observer: SessionObserver = NobodyObserves()
+        self.observer: SessionObserver
+        """Set by whoever has something at stake."""
         self.before_first: Callable[[], object] = lambda: None
         """Called before a session is made. It may raise RuntimeError: no thread can be started."""
         self.closed = False

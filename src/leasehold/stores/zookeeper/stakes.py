@@ -108,6 +108,7 @@ class Stakes:
 
     def __init__(self, pool: SessionPool) -> None:
         self.pool = pool
+        pool.observer = self
         self.on_ring: Callable[..., None] = lambda attempt, *news: None
         self.wake_guard: Callable[[], None] = lambda: None
         self.reset()

@@ -31,7 +31,6 @@ class ZooKeeperClients:
         self.pool = SessionPool(address)
         self.stakes = Stakes(self.pool)
         self.guard = Guard(self.pool, self.stakes)
-        self.pool.observer = self.stakes
 
     def listens(self, attempt: str) -> bool:
         """Watches were set when it was asked: they work as long as the connection does."""
