@@ -88,7 +88,11 @@ class ZooKeeperSession:
             **address.options,
         )
         self.client.add_listener(self._changed)
-        self.client.start_async()
+        try:
+            self.client.start_async()
+        except RuntimeError:  # no thread is to be had
+            self.client.close()
+            raise
 
     @property
     def agreed(self) -> float | None:

@@ -73,7 +73,7 @@ class Stake:
 
     __slots__ = (
         *("above", "attempt", "ended", "held", "name", "path", "rest", "session", "since", "token", "ttl", "wait"),
-        *("unsure", "until", "version", "watched", "weight", "record", "shape", "limit", "unwatched", "moves", "mark"),
+        *("unsure", "until", "version", "weight", "record", "shape", "limit", "unwatched", "moves", "mark"),
         *("doubt", "offered"),
     )
 
@@ -83,7 +83,7 @@ class Stake:
         self.session, self.above, self.record = session, parent, record
         self.path: str | None = None
         self.version: int | None = None
-        self.held = self.ended = self.unsure = self.unwatched = self.watched = self.offered = False
+        self.held = self.ended = self.unsure = self.unwatched = self.offered = False
         self.moves = self.mark = 0
         """How often it was to be moved to another session, and which of these moves has put it where it is."""
         self.doubt = NO_DOUBT
@@ -252,7 +252,7 @@ class Stakes:
         with self.mutex:
             self._stop_waiting(stake)
             if stake.wait is not None and not stake.ended:
-                stake.wait.near, stake.wait.follows = near, paths
+                stake.wait.near, stake.wait.follows, stake.wait.is_next = near, paths, False
                 for path in paths:
                     self._followers.setdefault(path, {})[stake.attempt] = None
 
