@@ -8,8 +8,9 @@ from typing import Any
 from kazoo.exceptions import NoNodeError
 
 from ...core.protocol import BROKEN, GONE, SECOND, Steps
+from ...errors import StoreError, StoreUnavailable
 from . import nodes
-from .requests import Calls, ClientCall, Part, delete, get, multi
+from .requests import Apart, Calls, ClientCall, Part, delete, get, multi
 from .stakes import NO_DOUBT, Stake, StakePlace
 from .tree import ZooKeeperTree
 
@@ -52,8 +53,12 @@ class Placement:
                 return None
             return StakePlace(paths[0], found[1].version, session, nodes.mark(paths[0])), found
 
-    def move(self, stake: Stake, ttl: int) -> Steps[str | None]:
+    def move(self, stake: Stake, ttl: int, within: float) -> Steps[str | None]:
         """Put the node into a longer session, at its place in line. None when it is in one, else why it can't be."""
+        if within < float("inf") and not self.tree.pool.session(ttl / SECOND).up:
+            raise StoreUnavailable(
+                f"{self.tree.pool.where}: the session for a ttl of {ttl / SECOND:g} s is not connected"
+            )
         session = yield from self.tree.session(ttl / SECOND)
         while True:
             here = self.stakes.place(stake)
@@ -65,7 +70,9 @@ class Placement:
                 Part("delete", (here.path, here.version)),
                 Part("create", (there.path, record.encode()), {"ephemeral": True}),
             )
-            [answers] = yield Calls(session, (multi(parts),))
+            [answers] = yield Apart([(session, multi(parts))], within)
+            if isinstance(answers, StoreError):
+                raise answers
             if not any(isinstance(answer, Exception) for answer in answers):
                 self.stakes.placed(stake, there, record)
                 return None

@@ -47,11 +47,16 @@ class Renewals:
             if stake.until > started:
                 stake.offered = stake.offered or each.offered
                 left.append(Due(number, each, stake))
-        for due in [due for due in left if not due.stake.session.lasts(due.renewal.ttl / SECOND)]:
-            if (yield from self._alone(self.placement.move(due.stake, due.renewal.ttl), due, outcomes)):
-                left.remove(due)
+        moving = [due for due in left if not due.stake.session.lasts(due.renewal.ttl / SECOND)]
+        left = [due for due in left if due not in moving]
         while left:
             left = yield from self._prove(left, started, outcomes)
+        patience = float("inf") if len(batch) == 1 else self.stakes.patience()
+        for due in moving:  # last, so that a session that is ill costs the others nothing
+            steps = self.placement.move(due.stake, due.renewal.ttl, patience)
+            left = [] if (yield from self._alone(steps, due, outcomes)) else [due]
+            while left:
+                left = yield from self._prove(left, started, outcomes)
         if len(batch) == 1 and isinstance(error := outcomes.get(0), StoreError):
             raise error
         return [_about(outcomes.get(number, GONE)) for number in range(len(batch))]
