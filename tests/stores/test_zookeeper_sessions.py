@@ -7,7 +7,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core import timing
 from leasehold.stores.zookeeper import nodes
+from leasehold.stores.zookeeper.guard import RETRY, Pulse
 from leasehold.testing.handles import eventually
 from servers.zookeeper import ZooKeeper, word
 from servers.zookeeper_relay import Request, ZooKeeperRelay, moves
@@ -280,6 +283,18 @@ def test_one_that_cannot_be_moved_fails_alone(connect: Connect) -> None:
     leases[1].renew()
     leases[0].renew()
     assert all(lease.release() for lease in leases)
+
+
+def test_a_connection_on_which_something_is_answered_is_not_dropped() -> None:
+    """However long the sign of life has to wait behind other requests."""
+    hung_up: list[float] = []
+    for heard in (0.0, 7.5):
+        handler = SimpleNamespace(heard=heard, connection=None, hang_up=partial(hung_up.append, heard))
+        session: Any = SimpleNamespace(agreed=30.0, up=True, over=False, connections=1, handler=handler)
+        pulse = Pulse(session)
+        pulse.touched, pulse.connections, pulse.unanswered = 1.0, 1, True
+        assert pulse.beat(9.0) == (9.5 if heard else 9.0 + RETRY)
+    assert hung_up == [0.0]
 
 
 @pytest.fixture
