@@ -20,6 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 from zlib import crc32
@@ -141,17 +142,22 @@ class View(NamedTuple):
         return [*self.resting, *self.holders]
 
 
+@lru_cache(maxsize=4096)  # a long line is listed again and again, almost the same
+def _read(child: str) -> AttemptNode | Rest | None:
+    if match := _NODE.fullmatch(child):
+        attempt, shape, limit, weight, sequence = match.groups()
+        return AttemptNode(child, unquote(attempt), unquote(shape), int(limit), int(weight), int(sequence))
+    if match := _REST.fullmatch(child):
+        until, weight, shape, limit = match.groups()
+        return Rest(child, int(until), int(weight), unquote(shape), int(limit))
+    return None
+
+
 def view(children: Iterable[str], now: int) -> View:
     """``now`` is in ms of the leader's clock, and matters to what rests only."""
-    nodes: list[AttemptNode] = []
-    rests: list[Rest] = []
-    for child in children:
-        if match := _NODE.fullmatch(child):
-            attempt, shape, limit, weight, sequence = match.groups()
-            nodes.append(AttemptNode(child, unquote(attempt), unquote(shape), int(limit), int(weight), int(sequence)))
-        elif match := _REST.fullmatch(child):
-            until, weight, shape, limit = match.groups()
-            rests.append(Rest(child, int(until), int(weight), unquote(shape), int(limit)))
+    read = [_read(child) for child in children]
+    nodes = [each for each in read if isinstance(each, AttemptNode)]
+    rests = [each for each in read if isinstance(each, Rest)]
     numbers = [node.sequence for node in nodes] or [0]
     turn = 2**32 if max(numbers) - min(numbers) > 2**31 else 0  # the server's counter goes round at 2³¹
     nodes.sort(key=lambda node: node.sequence + turn if node.sequence < 0 else node.sequence)
