@@ -76,7 +76,7 @@ VARIANTS = {
     *("test_redis_client", "test_redis_acl", "test_redis_cluster", "test_redis_sentinel", "valkey_server"),
     *("test_redlock", "test_etcd_cluster"),
     *("mongodb_replica_set", "mongodb_three_members"),
-    "test_zookeeper_ensemble",
+    *("test_zookeeper_ensemble", "test_zookeeper_model"),
 }
 """The same store in another deployment: in ``make full``."""
 STATEMENTS = {"operations", "heirs", "notes", "queue", "together", "tokens", "permits", "listing", "names", "breaking"}
