@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
 from . import timing
-from .claim import NOT_THERE, Claim
+from .claim import FORKED, NOT_THERE, Claim
 from .effects import RETRY, Effects, Listen, Run, Wait
 from .listing import info
 from .log import shown
@@ -42,12 +42,14 @@ def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: B
     """Call the store until the lease is granted; wait in between. Raises AcquireTimeout, StoreUnavailable, LeaseLost,
     WrongShape.
 
-    Unless it returns, the caller must abandon the attempt.
+    Unless it returns, the caller must abandon the attempt. In a forked child it ends with LeaseLost: what it may be
+    granted is its parent's.
     """
     attempt = Attempt(core, spec, ask, timeout, bell)
     listened = False
     try:
         while True:
+            attempt.check_process()
             core.check_giving_out(ask.heir)
             sent = core.now()
             reply = yield from attempt.call(sent)
@@ -61,6 +63,7 @@ def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: B
                 taken, previous = (yield from attempt.wait(busy, sent)), None
             if taken is None:
                 continue  # there is no grant yet, or it came too late
+            attempt.check_process()
             core.check_giving_out(ask.heir)  # a close or a drain since: the caller abandons the grant
             _report_taken(core, taken.claim, previous)
             return taken
@@ -83,6 +86,12 @@ class Attempt:
         self.failing_since: float | None = None
         self.retry = RETRY
         self.pauses: Iterator[float] | None = None
+        self._generation = core.generation
+
+    def check_process(self) -> None:
+        """Raise LeaseLost in a child that was forked since the acquire began: it is the parent's."""
+        if self._generation != self.core.generation:
+            raise LeaseLost(self.ask.name, FORKED)
 
     def call(self, sent: float) -> Effects[Reply | None]:
         """Call the store once. None: there was no useful answer, and it is time for the next call."""

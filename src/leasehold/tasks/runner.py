@@ -131,13 +131,13 @@ class TaskRegistry(Registry):
             timeout = timing.patience(timeout)
         self.check_giving_out(spec.heir)
         bell = TaskBell(self.bind())
-        ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
+        ask, born = spec.ask(self.owner, queue=timeout is None or timeout > 0), self.generation
         try:
             self.asking[ask.attempt] = bell
             taken = await self.drive(acquire.acquire(self, spec, ask, timeout, bell))
             return self.hold(make, [spec], [taken], bell)[0]
         except BaseException as error:
-            await self._give_up([ask], error)
+            await self._give_up([ask], error, born)
             raise
         finally:
             self.asking.pop(ask.attempt, None)
@@ -146,21 +146,23 @@ class TaskRegistry(Registry):
         """Acquire several names in one step of the store, without waiting; None if that is not possible now."""
         self.check_giving_out()
         bell = TaskBell(self.bind())
-        asks = [spec.ask(self.owner, queue=False) for spec in specs]
+        asks, born = [spec.ask(self.owner, queue=False) for spec in specs], self.generation
         try:
             self.asking.update((ask.attempt, bell) for ask in asks)
             taken = await self.drive(acquire.acquire_all(self, specs, asks, timeout))
             return None if taken is None else self.hold(make, specs, taken, bell)
         except BaseException as error:
-            await self._give_up(asks, error)
+            await self._give_up(asks, error, born)
             raise
         finally:
             for ask in asks:
                 self.asking.pop(ask.attempt, None)
 
-    async def _give_up(self, asks: Sequence[Ask], error: BaseException) -> None:
-        """Give back what a failed acquire may have left in the store: up to GRACE here, then in the background."""
-        if not acquire.owes(asks[0], error):
+    async def _give_up(self, asks: Sequence[Ask], error: BaseException, born: int) -> None:
+        """Give back what a failed acquire may have left in the store: up to GRACE here, then in the background.
+
+        Not in a child that was forked since the acquire was ``born``: that is the parent's."""
+        if born != self.generation or not acquire.owes(asks[0], error):
             return
         if isinstance(error, GeneratorExit):  # the coroutine is being thrown away and may not await any more
             for ask in asks:

@@ -97,13 +97,13 @@ class ThreadRegistry(Registry):
             cancel.check()
         self.check_giving_out(spec.heir)
         bell = ThreadBell()
-        ask = spec.ask(self.owner, queue=timeout is None or timeout > 0)
+        ask, born = spec.ask(self.owner, queue=timeout is None or timeout > 0), self.generation
         try:
             self.asking[ask.attempt] = bell
             taken = self.drive(acquire.acquire(self, spec, ask, timeout, bell), cancel)
             return self.hold(make, [spec], [taken], bell)[0]
         except BaseException as error:
-            self._give_up([ask], error, cancel)
+            self._give_up([ask], error, cancel, born)
             raise
 
     def acquire_all(
@@ -115,7 +115,7 @@ class ThreadRegistry(Registry):
             cancel.check()
         self.check_giving_out()
         bell = ThreadBell()
-        asks = [spec.ask(self.owner, queue=False) for spec in specs]
+        asks, born = [spec.ask(self.owner, queue=False) for spec in specs], self.generation
         try:
             self.asking.update((ask.attempt, bell) for ask in asks)
             taken = self.drive(acquire.acquire_all(self, specs, asks, timeout), cancel)
@@ -124,11 +124,14 @@ class ThreadRegistry(Registry):
             self._forget(asks)
             return None
         except BaseException as error:
-            self._give_up(asks, error, cancel)
+            self._give_up(asks, error, cancel, born)
             raise
 
-    def _give_up(self, asks: Sequence[Ask], error: BaseException, cancel: Cancel | None) -> None:
-        """Give back what a failed acquire may have left in the store."""
+    def _give_up(self, asks: Sequence[Ask], error: BaseException, cancel: Cancel | None, born: int) -> None:
+        """Give back what a failed acquire may have left in the store, but not in a child that was forked since it was
+        ``born``: that is the parent's."""
+        if born != self.generation:
+            return
         under_way = None if cancel is None else cancel.under_way
         if under_way is not None and not under_way.withdraw():
             try:
