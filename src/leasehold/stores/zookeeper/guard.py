@@ -201,7 +201,7 @@ class Guard:
 
         if session.up:
             delete(path)(session.client).rawlink(done)
-        elif session.id is None:
+        elif session.id is None or session.over:  # the server ends what is left of it
             doomed.pop(path, None)
 
     def _sweep(self, stake: Stake) -> None:

@@ -154,7 +154,7 @@ class ZooKeeperQueue:
         """Say that we wait, and hear of the end of the two ahead: a listing of their children tells of nothing else,
         since they have none, and no write uses the watch up.
 
-        Of what several may hold, and of what rests, the first two in line hear of all that come and go."""
+        Of what several may hold, all in line hear of all that come and go; of what rests, the first two."""
         if (wait := stake.wait) is None or stake.path is None:
             return None
         stake.until = clock.now() + timing.WAITER_TTL
@@ -162,7 +162,8 @@ class ZooKeeperQueue:
         ahead = [f"{stake.parent}/{node.child}" for node in (*look.holders, *look.waiting[:place])]
         waiting = set() if look.resting else set(ahead[len(look.holders) :])  # not all see alike whether a rest is over
         wait.late = frozenset(waiting | wait.late.intersection(ahead))
-        crowd = place < NEAR and (look.limit > 1 or bool(look.resting))
+        # Of several that may hold, more than two can be let in at once, and no node ahead goes by that.
+        crowd = look.limit > 1 or (place < NEAR and bool(look.resting))
         near = tuple(ahead[-NEAR:])
         if not wait.hasty and stake.version:
             say = []
@@ -194,7 +195,7 @@ class ZooKeeperQueue:
         wait.watched = connections, frozenset(near)
         if any(isinstance(answer, NoNodeError) for answer in answers):
             return None  # somebody has gone meanwhile, of whom we would not hear
-        if crowd and not {node.child for node in look.holders} <= set(answers[-1]):
+        if crowd and not {path.rpartition("/")[2] for path in ahead} <= set(answers[-1]):
             return None
         found = dict(zip(reading, answers, strict=False))
         return (yield from self._look_at(stake, wait, look, place, found))

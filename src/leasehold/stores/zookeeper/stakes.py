@@ -334,6 +334,8 @@ class Stakes:
 
     def lost(self, session: ZooKeeperSession) -> None:
         for stake in self._of(session):
+            if stake.path is None:
+                stake.unsure = True  # it may yet be created, in the session that comes next
             self.drop(stake)
             self.on_ring(stake.attempt)
 
