@@ -101,7 +101,7 @@ async def test_aiomysql_pool_shows_how_it_connects_and_refuses_once_it_is_closed
     pool = await aiomysql.create_pool(0, 2, **options)
     assert dict(compat.options_of(pool)) == options
     pool.close()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="closing"):
         await pool.acquire()
     await pool.wait_closed()
 

@@ -91,10 +91,17 @@ def changed_of_some(error: BulkWriteError, sent: int) -> int:
     """How many documents have changed though others could not: one bad record does not fail the batch.
 
     Raises the error if it may be about all of them."""
+    failed_of_some(error, sent)
+    return int((error.details or {}).get("nModified", 0))
+
+
+def failed_of_some(error: BulkWriteError, sent: int) -> list[int]:
+    """Which of the changes failed, by number. Raises the error if it may be about all of them."""
     details = error.details or {}
-    if details.get("writeConcernErrors") or len(details.get("writeErrors", ())) >= sent:
+    failed = details.get("writeErrors", ())
+    if details.get("writeConcernErrors") or len(failed) >= sent:
         raise error
-    return int(details.get("nModified", 0))
+    return [each["index"] for each in failed]
 
 
 def _code(error: OperationFailure) -> int | None:

@@ -14,7 +14,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from ...core import clock
-from ...core.log import INFO, log
+from ...core.log import ERROR, INFO, log
 from ...core.protocol import HELD, Busy, Grant, Steps
 from ...errors import StoreError
 from . import calls
@@ -88,6 +88,8 @@ class CallListener:
                     return str(translate(error, self._where))
             except StoreError as error:
                 return str(error)
+            except Exception as error:  # for example a RuntimeError when the system refuses pymongo a thread
+                log(ERROR, "listener failed unexpectedly; retrying: %s", error, exc=error)
             if self.since > before and clock.now() - self.since > LONGEST_PAUSE:
                 pauses, uncapped = reopen_pauses(), 0  # it was up for long: not the next of many failures
             yield Sleep(next(pauses))

@@ -30,7 +30,7 @@ from ...core.protocol import (
 )
 from ...errors import StoreNotReady, StoreUnavailable
 from . import pipelines, records
-from .errors import ACCESS_REFUSED, changed_of_some, is_race
+from .errors import ACCESS_REFUSED, changed_of_some, failed_of_some, is_race
 from .index import see_to_index
 from .pipelines import INTERRUPTED, RESTING, with_ask
 from .requests import Change, ChangeMany, Document, Find, FindPage, PassOn, Sender, Urgency
@@ -132,7 +132,11 @@ class MongoStore(Store):
             _keep_places(name, attempts[name]) for name, document in documents.items() if records.is_stale(document)
         ]
         if stale:
-            yield from _change_many(stale)
+            try:
+                yield ChangeMany(stale)
+            except BulkWriteError as error:
+                for number in failed_of_some(error, len(stale)):
+                    del documents[stale[number].name]  # its waiters have to acquire: their places were not refreshed
         answers: dict[tuple[str, str], Busy | None] = {}
         for name, waiting in attempts.items():
             for attempt, busy in records.standings(name, waiting, documents.get(name)):

@@ -113,6 +113,7 @@ class MongoTasks(MongoDriver):
         access = super().connect()
         if self._is_ours:
             closing = self._keep_open(access)
+            closing.send(None)  # a task that is cancelled before it begins would not even run its `finally`
             self._closer = asyncio.get_running_loop().create_task(closing, context=Context())
         return access
 
@@ -125,6 +126,7 @@ class MongoTasks(MongoDriver):
         life = _life_of(access.client, ended)
         await anext(life)
         try:
+            await asyncio.sleep(0)  # the task begins here
             await ended.wait()
         finally:
             if self._access is access:

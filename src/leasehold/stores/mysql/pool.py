@@ -70,7 +70,9 @@ class AsyncLender:
                 raw = await self._pool.acquire()
         except pymysql.err.Error as error:
             raise refusal(error, self._session, self._place.password) from error
-        except RuntimeError as error:  # what aiomysql raises once the pool is closed
+        except RuntimeError as error:
+            if "closing" not in str(error):  # aiomysql: "Cannot acquire connection after closing pool"
+                raise Broken(str(error)) from error
             raise StoreNotReady("this pool is closed: close the Locks before the pool") from error
         except (TimeoutError, OSError) as error:
             raise Broken(str(error) or "timed out waiting for a connection of the pool") from error

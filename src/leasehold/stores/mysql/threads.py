@@ -29,7 +29,7 @@ class MySQLConnection:
 
     def __init__(self, raw: Any, place: SqlAddress, end: Callable[[int, str], None] | None = None) -> None:
         self.raw = raw
-        self._cursor = Cursor(raw)  # whatever kind of cursor a user's engine has as its default
+        self._cursor = raw.cursor(Cursor)  # whatever kind of cursor a user's engine has as its default
         self._password = place.password
         self._end = end
         self._under_way = ""

@@ -2,7 +2,8 @@
 
 The connection that listens is made beside the user's pool, as the pool makes its own. A pool shows how it connects
 (``conninfo``, ``kwargs``, ``connection_class``), but not the function that makes a new connection ready.
-``tests/stores/test_sql_compat.py`` fails if its name changes, and ``pyproject.toml`` bounds the version.
+``tests/stores/test_sql_compat.py`` fails if its name changes. ``pyproject.toml`` bounds the version that is tested;
+the version in use is the user's choice.
 """
 
 from __future__ import annotations
