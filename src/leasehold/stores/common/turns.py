@@ -91,6 +91,16 @@ class Turns:
         turn.works = True
         return turn
 
+    def try_take(self) -> Turn | None:
+        """A turn, if there is one at once."""
+        turn = Turn()
+        self._queue.join(turn)
+        if self._queue.has(turn, self._size):
+            turn.works = True
+            return turn
+        self.over(turn)
+        return None
+
     def over(self, turn: Turn) -> None:
         """End the turn, and wake the threads whose turn it is now."""
         self._queue.leave(turn)

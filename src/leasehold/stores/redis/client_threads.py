@@ -1,4 +1,4 @@
-"""A client that the user has given us, for threads. It stays theirs: it is never closed here."""
+"""Connections of the pool of a ``redis.Redis`` that the user made. The client stays theirs: it is never closed here."""
 
 from __future__ import annotations
 
@@ -8,128 +8,136 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ...core.log import WARNING, log
+from ...core.timing import CALL_LIMIT
 from ...runtime.thread_start import start_thread
-from ..common.sockets import hang_up
-from .pool_threads import MOST, RESERVED, Line, Pool
-
-GIVING_BACK = 1.0
-"""How long a close waits until the client's pool has its connections again: its caller may be inside that pool."""
+from .limits import MOST, RETURN_LIMIT
+from .requests import NodeAddress, OneServer
+from .transport_threads import ThreadTransport
 
 
 class Loan:
-    """A connection of a client's pool. It goes back with the last who knows of it.
+    """A connection of the client's pool, as the transport uses one. It returns when it is disconnected or collected."""
 
-    But not at once: the collector, or a signal handler, may come here while its thread is inside that very pool, whose
-    mutex is a plain one. So it is only put aside for a thread of ours."""
+    def __init__(self, connection: Any, pool: ClientPool) -> None:
+        self._connection = connection
+        self._pool = pool
+        self.pack_commands = connection.pack_commands
+        self.send_packed_command = connection.send_packed_command
+        self.send_command = connection.send_command
+        self.can_read = connection.can_read
+        self.read_response = connection.read_response
 
-    def __init__(self, connection: Any, returned: deque[Any]) -> None:
-        self.connection = connection
-        self._returned = returned
+    def connect(self) -> None:
+        """It is connected."""
 
-    def give_back(self) -> None:
-        connection, self.connection = self.connection, None
+    def disconnect(self) -> None:
+        connection, self._connection = self._connection, None
         if connection is not None:
-            self._returned.append(connection)
+            self._pool.give_back(connection)
 
-    __del__ = give_back
-
-
-class BorrowedLine(Line):
-    _loan: Loan | None = None
-
-    def make(self, limit: float) -> None:
-        self._loan = self._make(limit)
-        self.connection = self._loan.connection
-
-    def close(self) -> None:
-        if self._loan is not None:
-            self._loan.give_back()
+    __del__ = disconnect
 
 
-class Slot(SimpleQueue["Loan | Exception"]):
-    """Where one borrower waits for its own loan."""
+class Borrower(SimpleQueue["Loan | Exception"]):
+    """Where one thread waits for its loan."""
 
     over = False
-    """Whether it waits no more. What comes then goes back at once: an error's traceback may keep this object alive."""
+    """Whether it waits no more. A late loan then returns at once: an error's traceback may keep this object alive."""
 
     def clear(self) -> None:
         with suppress(Empty):
             late = self.get_nowait()
             if isinstance(late, Loan):
-                late.give_back()
+                late.disconnect()
 
 
-class Borrowed(Pool):
-    """Connections of the pool of a ``redis.Redis``: with their settings, but our limits, and without its retries.
+class ClientPool:
+    """Takes connections from the client's pool, and returns them, in threads of ours, one at a time.
 
-    One or two stay with us while we are in use: to take one and give it back costs as much as a call. The pool is
-    used by threads of ours alone, one at a time: it may wait longer than our limits, or for a server that hangs.
-    """
+    The pool may keep its caller waiting longer than our limits, or for a server that hangs; and the collector or a
+    signal handler may end a loan while its thread is inside that pool, whose mutex is a plain one."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._pool = client.connection_pool
-        most = min(MOST + RESERVED, max(1, self._pool.max_connections - 2))
-        super().__init__(self._borrow, most, BorrowedLine)
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self.after_fork()
 
     def after_fork(self) -> None:
-        self._wanted: deque[Slot] = deque()
+        self._wanted: deque[Borrower] = deque()
         self._returned: deque[Any] = deque()
         self._at_it = threading.Lock()
-        super().after_fork()
 
-    def _borrow(self, limit: float) -> Loan:
-        slot = Slot()
-        self._wanted.append(slot)
+    def borrow(self, node: NodeAddress | None, limit: float) -> Loan:
+        borrower = Borrower()
+        self._wanted.append(borrower)
         try:
-            if not self._see_to_it():
-                return Loan(get_connection(self._pool), self._returned)
-            loan = slot.get(timeout=limit)
+            if not self._start():
+                return self._lend()
+            loan = borrower.get(timeout=limit)
         except Empty:
             raise RedisTimeoutError("timed out waiting for a connection of the client's pool") from None
         finally:
-            slot.over = True
+            borrower.over = True
             with suppress(ValueError):
-                self._wanted.remove(slot)
-            slot.clear()
+                self._wanted.remove(borrower)
+            borrower.clear()
         if isinstance(loan, Exception):
             raise loan
         return loan
 
-    def _see_to_it(self, done: SimpleQueue[None] | None = None) -> bool:
-        """Have a thread lend and take back. False: there is none to be had, as when the interpreter exits."""
+    def give_back(self, connection: Any) -> None:
+        """May be called by a destructor."""
+        self._returned.append(connection)
+        self._start()
+
+    def close(self) -> None:
+        done: SimpleQueue[None] = SimpleQueue()
+        if self._start(done):
+            with suppress(Empty):
+                done.get(timeout=RETURN_LIMIT)
+        else:
+            self._take_back()
+
+    def _start(self, done: SimpleQueue[None] | None = None) -> bool:
+        """Have a thread lend and take back. False if there is none to be had, as when the interpreter exits."""
         try:
-            start_thread("leasehold-redis-loan", self._lend, done)
+            start_thread("leasehold-redis-loan", self._work, done)
         except RuntimeError:
             return False
         return True
 
-    def _lend(self, done: SimpleQueue[None] | None) -> None:
+    def _work(self, done: SimpleQueue[None] | None) -> None:
         if done is not None:
             with self._at_it:
                 self._take_back()
             done.put(None)
-        # Whoever holds the lock looks again after releasing it: nobody's wish is left behind.
+        # Whoever holds the lock looks again after releasing it: no borrower is left behind.
         while (self._wanted or self._returned) and self._at_it.acquire(blocking=False):
             try:
-                self._lend_one()
+                self._take_back()
+                self._serve()
             finally:
                 self._at_it.release()
 
-    def _lend_one(self) -> None:
-        self._take_back()
+    def _serve(self) -> None:
         with suppress(IndexError):
-            slot = self._wanted.popleft()
+            borrower = self._wanted.popleft()
             try:
-                slot.put(Loan(get_connection(self._pool), self._returned))
+                borrower.put(self._lend())
             except Exception as error:
-                slot.put(error)
-            if slot.over:
-                slot.clear()
+                borrower.put(error)
+            if borrower.over:
+                borrower.clear()
+
+    def _lend(self) -> Loan:
+        connection = self._pool.get_connection()
+        if connection.socket_timeout is None:  # then a reply that stops halfway would be waited for without end
+            connection.disconnect()
+            connection.socket_timeout = connection.socket_connect_timeout = CALL_LIMIT
+            connection.connect()
+        return Loan(connection, self)
 
     def _take_back(self) -> None:
         with suppress(IndexError):
@@ -141,71 +149,21 @@ class Borrowed(Pool):
                 except Exception as error:
                     log(WARNING, "cannot return a connection to the client's pool: %s", error, exc=error)
 
-    def _take(self, ends: float, first: bool) -> Line:
-        if self._returned:
-            self._see_to_it()
-        return super()._take(ends, first)
 
-    def hang_up(self) -> None:
-        super().hang_up()
-        if self.closed and self._returned:  # no later call will see to it
-            self._see_to_it()
+class ClientTransport(ThreadTransport):
+    """Uses the client's connections and their settings, with our limits, and without the client's retries.
+
+    Some stay with us while we are in use: to take one and return it costs as much as a call."""
+
+    def __init__(self, client: Any) -> None:
+        pool = client.connection_pool
+        self._pool = ClientPool(pool)
+        super().__init__(OneServer(), self._pool.borrow, min(MOST, max(1, pool.max_connections - 2)))
 
     def close(self) -> None:
         super().close()
-        done: SimpleQueue[None] = SimpleQueue()
-        if self._see_to_it(done):
-            with suppress(Empty):
-                done.get(timeout=GIVING_BACK)
-        else:
-            self._take_back()
+        self._pool.close()
 
-    def ear(self, channel: str, limit: float) -> Any:
-        return ClientEar(self._client, channel, limit)
-
-
-class ClientEar:
-    """The client's own pub/sub."""
-
-    def __init__(self, client: Any, channel: str, limit: float) -> None:
-        self._pubsub = client.pubsub()
-        try:
-            self._pubsub.subscribe(channel)
-            if self._pubsub.get_message(timeout=limit) is None:
-                raise RedisTimeoutError("timed out waiting for the answer to SUBSCRIBE")
-        except BaseException:
-            self.close()
-            raise
-
-    def read(self, seconds: float) -> bytes | None:
-        return read_message(self._pubsub.get_message(timeout=seconds))
-
-    def ping(self) -> None:
-        self._pubsub.ping()
-
-    def wake(self) -> None:
-        connection = self._pubsub.connection
-        hang_up(connection and connection._sock)
-
-    def close(self) -> None:
-        self._pubsub.close()
-
-
-def read_message(message: Any) -> bytes | None:
-    """What was published; empty for a sign of life; None for nothing."""
-    if message is None:
-        return None
-    if message["type"] == "subscribe":  # again: redis-py has connected anew, and we may have missed something
-        raise RedisConnectionError("the connection was lost and opened again")
-    return as_bytes(message["data"]) if message["type"] == "message" else b""
-
-
-def as_bytes(value: bytes | str) -> bytes:
-    return value if isinstance(value, bytes) else value.encode()
-
-
-def get_connection(pool: Any) -> Any:
-    try:
-        return pool.get_connection()
-    except TypeError:  # before redis-py 5.3
-        return pool.get_connection("EVALSHA")
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._pool.after_fork()

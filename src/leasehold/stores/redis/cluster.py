@@ -1,7 +1,4 @@
-"""How calls find their way in a cluster: which node has which slot, and what its answers mean.
-
-Without I/O, written once; ``cluster_threads`` and ``cluster_tasks`` ask the nodes.
-"""
+"""How calls find their way in a cluster: which node has which slot, and what its answers mean. Without I/O."""
 
 from __future__ import annotations
 
@@ -10,131 +7,171 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from redis.crc import key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, RedisError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from ...core import clock
 from ...core.protocol import Steps
-from ...errors import StoreUnavailable
-from .scripts import Call
+from .errors import text_of
+from .requests import (
+    FindKeys,
+    NodeAddress,
+    RoundTrip,
+    ScriptCall,
+    ScriptCalls,
+    find_keys,
+    only,
+    read_replies,
+    round_trip,
+)
 
-SLOTS = (b"CLUSTER", b"SLOTS")
 HOPS = 5
-"""How often a call is sent on before it counts as failed."""
-PAUSE = 0.05
-"""Before a call is sent again of whose keys only some have moved to another node, or none is there yet."""
+"""How often a call is redirected before it counts as failed: a slot moves once, and ASK may follow."""
+RETRY_AFTER = 0.05
+"""Seconds before a call is sent again while only some of its keys have moved to another node: few keys take less."""
 SHARE = 0.5
-"""Of the limit, for calls to several nodes: time must be left for what the others say when one of them hangs."""
-LOOK_EVERY = 4
-"""In so many signs of life of a listener one is that its node still belongs to the cluster."""
+"""Share of the limit for calls to several nodes: the rest is for redirections, when one of the nodes hangs."""
+MAP_LIMIT = 1.0
+"""Seconds that one node may take to return the slot map: others know it too."""
+MAP_EVERY = 4
+"""Every fourth sign of life of a listener (10 s) also checks that its node still belongs to the cluster."""
 _ELSEWHERE = ("CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN")
 """Error replies of a node that may have a successor."""
 
-Node = tuple[str, int]
 
-
-class Parcel(NamedTuple):
-    """Calls for one node, sent in one go. Answered with what ``Lines.replies`` gives, or the error in place of it."""
-
-    node: Node
-    asking: bool
-    """Its slots are on their way to this node."""
-    calls: Sequence[Call]
-    limit: float
-    patience: float
-
-
-class Question(NamedTuple):
-    """Ask a node who has which slot; answered with its reply to ``SLOTS``."""
-
-    node: Node
-    limit: float
-
-
-class Pause(NamedTuple):
+class RetryPause(NamedTuple):
     seconds: float
 
 
+class Target(NamedTuple):
+    """Where a call goes: to a node that it was redirected to, else to the node that has its slot."""
+
+    node: NodeAddress | None = None
+    asking: bool = False
+    """The slot is on its way to the node."""
+    whole: bool = False
+    """The node does not know the script."""
+
+
 class SlotMap:
-    """Who serves a slot, as far as we know; the nodes of the URL until we have asked."""
+    """Which node serves a slot, as far as it is known; the nodes of the URL until the cluster was asked."""
 
-    def __init__(self, start: Iterable[Node]) -> None:
+    def __init__(self, start: Iterable[NodeAddress]) -> None:
         self._start = list(start)
-        self._ranges: list[tuple[int, int, Node]] = []
-        self._told: list[Node] = []
-        """Who has a slot that another no longer has: it knows best."""
-        self._away: set[Node] = set()
-        """Those that did not answer when last asked."""
-        self._unsure: set[Node] = set()
-        """Those whose slots may be another's by now."""
-        self.members: frozenset[Node] = frozenset()
-        """All nodes that have slots, or follow one that has, when we last asked."""
+        self._ranges: list[tuple[int, int, NodeAddress]] = []
+        self._named: list[NodeAddress] = []
+        """The node that a MOVED named: it knows best."""
+        self._silent: set[NodeAddress] = set()
+        """Nodes that did not answer when last asked."""
+        self._unsure: set[NodeAddress] = set()
+        """Nodes whose slots may be another's by now."""
+        self.members: frozenset[NodeAddress] = frozenset()
+        """All masters and replicas, when the cluster was last asked."""
 
-    def learn(self, reply: Sequence[Any], asked: Node) -> bool:
-        """Take in the answer to CLUSTER SLOTS; False when it says nothing, as that of a node does which has left."""
+    def learn(self, reply: Sequence[Any], asked: NodeAddress) -> bool:
+        """Take in the answer to CLUSTER SLOTS. False when it is empty, as that of a node which has left."""
         if not reply:
             return False
         ranges = [(first, last, [_address(each, asked) for each in nodes]) for first, last, *nodes in reply]
         self._ranges = [(first, last, nodes[0]) for first, last, nodes in ranges]
         self.members = frozenset(node for _, _, nodes in ranges for node in nodes)
-        self._told, self._unsure = [], set()
+        self._named, self._unsure = [], set()
         self.answered(asked)
         return True
 
     def forget(self) -> None:
-        """What is known is out of date."""
         self._ranges = []
 
-    def moved(self, to: Node) -> None:
-        """A slot has another master than we knew."""
+    def moved(self, to: NodeAddress) -> None:
+        """A slot has another master than was known."""
         self.forget()
-        self._told = [to]
+        self._named = [to]
 
-    def unsure(self, node: Node) -> None:
-        """It may have a successor."""
+    def unsure(self, node: NodeAddress) -> None:
         self._unsure.add(node)
 
-    def failed(self, node: Node) -> None:
-        """It does not answer."""
-        self._away.add(node)
+    def failed(self, node: NodeAddress) -> None:
+        """The node does not answer."""
+        self._silent.add(node)
         self._unsure.add(node)
 
-    def answered(self, node: Node) -> None:
-        self._away.discard(node)
+    def answered(self, node: NodeAddress) -> None:
+        self._silent.discard(node)
 
     @property
-    def masters(self) -> list[Node]:
-        """Those that we know, the ones that did not answer last."""
+    def masters(self) -> list[NodeAddress]:
+        """The known masters; those that did not answer come last."""
         return self._in_order(node for _, _, node in self._ranges)
 
-    def to_ask(self, last: Node | None = None) -> list[Node]:
-        """All that may know who has which slot, ``last`` as the last of them."""
-        nodes = self._in_order((*self._told, *self.masters, *sorted(self.members), *self._start))
+    def to_ask(self, last: NodeAddress | None = None) -> list[NodeAddress]:
+        """All nodes that may know the slot map, ``last`` as the last of them."""
+        nodes = self._in_order((*self._named, *self.masters, *sorted(self.members), *self._start))
         return sorted(nodes, key=lambda node: node == last)
 
-    def _in_order(self, nodes: Iterable[Node]) -> list[Node]:
-        return sorted(dict.fromkeys(nodes), key=lambda node: node in self._away)
+    def _in_order(self, nodes: Iterable[NodeAddress]) -> list[NodeAddress]:
+        return sorted(dict.fromkeys(nodes), key=lambda node: node in self._silent)
 
-    def find(self, call: Call) -> Node | None:
+    def find(self, call: ScriptCall) -> NodeAddress | None:
         slot = int(key_slot(call.keys[0]))
-        for first, last, node in self._ranges:
-            if first <= slot <= last:
-                return node
-        return None
+        return next((node for first, last, node in self._ranges if first <= slot <= last), None)
 
-    def knows(self, call: Call) -> bool:
-        """Whether what ``find`` gives can be relied on."""
+    def knows(self, call: ScriptCall) -> bool:
+        """Whether what ``find`` returns can be relied on."""
         node = self.find(call)
         return node is not None and node not in self._unsure
 
 
-def learn(slots: SlotMap, ends: float, last: Node | None = None) -> Steps[None]:
-    """Find out who has which slot, from the first node that says so. Raises what the last one failed with."""
+class Cluster:
+    """Answers the requests of a store by round trips to the nodes that have the slots."""
+
+    def __init__(self, start: Iterable[NodeAddress], replicas: int = 0) -> None:
+        self.slots = SlotMap(start)
+        self.replicas = replicas
+
+    def answer(self, request: Any, ends: float) -> Steps[Any]:
+        match request:
+            case ScriptCall():
+                return only(*(yield from deliver(self.slots, (request,), ends, self.replicas)))
+            case ScriptCalls(calls):
+                return (yield from deliver(self.slots, calls, ends, self.replicas))
+            case FindKeys(pattern):
+                found: list[bytes] = []
+                for node in (yield from self.masters(ends)):
+                    found += yield from find_keys(pattern, ends, node)
+                return found
+        raise TypeError(request)
+
+    def masters(self, ends: float) -> Steps[Sequence[NodeAddress]]:
+        yield from learn(self.slots, ends)
+        return self.slots.masters
+
+    def nodes_to_hear(self, ends: float) -> Steps[Sequence[NodeAddress | None]]:
+        """Any node will do: a cluster passes on to all nodes what is published at one."""
+        return self.slots.masters or (yield from self.masters(ends))
+
+    def unheard(self, node: NodeAddress | None) -> None:
+        if node is not None:
+            self.slots.failed(node)
+        self.slots.forget()
+
+    def check_heard(self, node: NodeAddress | None, sign: int) -> Steps[None]:
+        """Called with each sign of life of a listener, which ``sign`` counts. Raises when its node has left the
+        cluster: such a node goes on answering, but no longer hears what is published at the others."""
+        if sign % MAP_EVERY == 0 or node not in self.slots.members:  # as after a failover, when not all was known yet
+            with suppress(RedisError, OSError):
+                yield from learn(self.slots, clock.now() + MAP_LIMIT, last=node)
+        if self.slots.members and node not in self.slots.members:
+            raise RedisConnectionError("the node of this subscription has left the cluster")
+
+
+def learn(slots: SlotMap, ends: float, last: NodeAddress | None = None) -> Steps[None]:
+    """Get the slot map from the first node that returns one. Raises what the last node failed with."""
     problem: Exception | None = None
     for node in slots.to_ask(last):
-        left = ends - clock.now()
+        now = clock.now()
+        limit = max(0.05, min((ends - now) / 2, MAP_LIMIT))
         try:
-            reply = yield Question(node, max(0.05, min(left / 2, 1.0)))
+            reply = only(*(yield RoundTrip(((b"CLUSTER", b"SLOTS"),), now + limit, node=node)))
         except (RedisError, OSError) as error:
             slots.failed(node)
             problem = error
@@ -144,90 +181,89 @@ def learn(slots: SlotMap, ends: float, last: Node | None = None) -> Steps[None]:
     raise problem or ClusterDownError("CLUSTERDOWN no node returns the slot map")
 
 
-def deliver(
-    slots: SlotMap, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0
-) -> Steps[list[Any]]:
-    """Have each call done by whoever has its slot. Gives the reply to each, or why there is none: a node that fails
-    fails for its own calls alone.
-
-    With ``replicas`` a call has failed that not so many have confirmed; ``patience`` is how long they may take.
-    """
-    ends = clock.now() + limit
+def deliver(slots: SlotMap, calls: Sequence[ScriptCall], ends: float, replicas: int = 0) -> Steps[list[Any]]:
+    """Have each call done by the node that has its slot. Returns the reply of each, or why there is none: a node that
+    fails fails its own calls alone."""
     replies: list[Any] = [None] * len(calls)
-    todo: dict[int, tuple[Node, bool] | None] = dict.fromkeys(range(len(calls)))  # where each was sent on to, and how
-    hops, first = 0, True
+    todo = dict.fromkeys(range(len(calls)), Target())
+    hops, until = 0, None
     while todo:
-        problem: Exception | None = None
-        if not all(target or slots.knows(calls[place]) for place, target in todo.items()):
-            try:
-                yield from learn(slots, ends)
-            except (RedisError, OSError) as error:
-                problem = error
-        groups: dict[tuple[Node, bool], list[int]] = {}
+        problem = None
+        if not all(target.node or slots.knows(calls[place]) for place, target in todo.items()):
+            problem = yield from _try_to_learn(slots, ends)
+        groups: dict[Target, list[int]] = {}
         for place, target in todo.items():
-            node = slots.find(calls[place])
-            if target is None and node is None:
+            node = target.node or slots.find(calls[place])
+            if node is None:
                 replies[place] = problem or ClusterDownError("CLUSTERDOWN no node serves the slot")
             else:
-                groups.setdefault(target or (node, False), []).append(place)  # type: ignore[arg-type]
-        if first and len(groups) > 1:
-            ends -= limit * (1 - SHARE)
-        left = max(0.001, ends - clock.now())
-        answers = yield [
-            Parcel(node, asking, [calls[place] for place in places], left, min(patience, left / 2))
-            for (node, asking), places in groups.items()
-        ]
-        first, todo, early = False, {}, False
-        for ((node, _), places), answer in zip(groups.items(), answers, strict=True):
-            if isinstance(answer, Exception):
-                slots.failed(node)
-                for place in places:
-                    replies[place] = answer
-                continue
-            slots.answered(node)
-            count = answer.pop() if replicas else 0
-            for place, reply in zip(places, answer, strict=True):
+                groups.setdefault(target._replace(node=node), []).append(place)
+        if until is None and len(groups) > 1:
+            until = clock.now() + (ends - clock.now()) * SHARE
+        trips = {
+            target: round_trip([calls[place] for place in places], until or ends, replicas, **target._asdict())
+            for target, places in groups.items()
+        }
+        answers = yield list(trips.values())
+        until, todo, early = ends, {}, False
+        for (target, places), answer in zip(groups.items(), answers, strict=True):
+            for place, reply in _read(slots, target, places, calls, answer, replicas):
                 replies[place] = reply
-                if isinstance(reply, AskError):  # redis-py's MovedError is one, too
-                    to, moved = (reply.host or node[0], int(reply.port)), isinstance(reply, MovedError)
-                    if moved:
-                        slots.moved(to)
-                    todo[place] = to, not moved
-                elif isinstance(reply, Exception):
-                    if str(reply).startswith("TRYAGAIN") and clock.now() + 2 * PAUSE < ends:
-                        todo[place], early = None, True
-                    elif any(sign in str(reply) for sign in _ELSEWHERE):
-                        slots.unsure(node)
-                elif replicas:
-                    replies[place] = _confirmed(reply, count, replicas)
+                again = _again(slots, target, reply) if not isinstance(answer, Exception) else None
+                if again is not None and (again.node or clock.now() + 2 * RETRY_AFTER < ends):
+                    todo[place] = again
+                    early = early or again.node is None
+        hops += 1
         if early:
             hops = 0
-            yield Pause(PAUSE)
-        elif todo and (hops := hops + 1) >= HOPS:
+            yield RetryPause(RETRY_AFTER)
+        elif todo and hops >= HOPS:
             for place in todo:
                 replies[place] = RedisConnectionError(f"redirected too often: {replies[place]}")
             break
     return replies
 
 
-def _confirmed(reply: Any, count: Any, replicas: int) -> Any:
-    """The reply of a call, if enough replicas of the node that has done it have confirmed it."""
-    if isinstance(count, Exception):
-        return count
-    return reply if count >= replicas else StoreUnavailable(f"only {count} of {replicas} replicas confirmed the write")
+def _try_to_learn(slots: SlotMap, ends: float) -> Steps[Exception | None]:
+    try:
+        yield from learn(slots, ends)
+    except (RedisError, OSError) as error:
+        return error
+    return None
 
 
-def attend(slots: SlotMap, node: Node, sign: int) -> Steps[None]:
-    """With each sign of life of a listener (``sign`` counts them): raises when its node has left the cluster. That
-    goes on answering, but no longer hears what is published at the others."""
-    if sign % LOOK_EVERY == 0 or node not in slots.members:  # as after a failover, when not all was known yet
-        with suppress(RedisError, OSError):
-            yield from learn(slots, clock.now() + 1.0, last=node)
-    if slots.members and node not in slots.members:
-        raise RedisConnectionError("the node of this subscription has left the cluster")
+def _read(
+    slots: SlotMap, target: Target, places: Sequence[int], calls: Sequence[ScriptCall], answer: Any, replicas: int
+) -> Iterable[tuple[int, Any]]:
+    """The replies of one node, by the place of their calls; its error for each of them if it does not answer."""
+    assert target.node is not None
+    if isinstance(answer, Exception):
+        slots.failed(target.node)
+        return [(place, answer) for place in places]
+    slots.answered(target.node)
+    return zip(places, read_replies([calls[place] for place in places], answer, replicas, target.asking), strict=True)
 
 
-def _address(node: Sequence[Any], asked: Node) -> Node:
+def _again(slots: SlotMap, target: Target, reply: Any) -> Target | None:
+    """Where a call goes next that was answered so; None when this is its answer."""
+    assert target.node is not None
+    if isinstance(reply, NoScriptError):
+        return target._replace(whole=True)
+    if isinstance(reply, AskError):  # redis-py's MovedError is one, too
+        to, moved = (reply.host or target.node[0], int(reply.port)), isinstance(reply, MovedError)
+        if moved:
+            slots.moved(to)
+        return Target(to, not moved, not moved)  # a node that the slot is on its way to may not know the scripts yet
+    if isinstance(reply, Exception):
+        text = text_of(reply)
+        if text.startswith("TRYAGAIN"):
+            return Target()
+        if any(sign in text for sign in _ELSEWHERE):
+            slots.unsure(target.node)
+    return None
+
+
+def _address(node: Sequence[Any], asked: NodeAddress) -> NodeAddress:
     """A node that does not know its own address leaves the host out."""
     host = node[0]
     return ((host if isinstance(host, str) else host.decode()) if host else asked[0], int(node[1]))

@@ -12,13 +12,15 @@ from typing import Any
 
 from redis.exceptions import MovedError
 
+from ...core import clock
+from ...core.protocol import run_steps
 from ...errors import StoreError
 from ..common.findings import ERROR, OK, WARNING, Finding
-from .cluster import Node
-from .cluster_threads import Cluster
-from .errors import DRIVER_ERRORS, translate
-from .pool_threads import Pool
-from .url import Address, parse
+from .cluster import Cluster
+from .errors import DRIVER_ERRORS, text_of, translate
+from .requests import NodeAddress, PlainCommand
+from .transport_threads import ThreadTransport
+from .url import RedisAddress, parse
 
 LIMIT = 5.0
 OLDEST = (6, 2)
@@ -51,27 +53,26 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
     return [finding for node in nodes for finding in examine(node, namespace, one_of_many=True)]
 
 
-def masters(address: Address) -> Sequence[Node]:
+def masters(address: RedisAddress) -> Sequence[NodeAddress]:
     """All masters of a cluster, even if the URL names only some; the hosts of the URL if none of them answers."""
-    from . import thread_link
+    from . import thread_transport
 
-    link = thread_link(address)
-    assert isinstance(link, Cluster)
+    transport = thread_transport(address)
+    assert isinstance(transport.topology, Cluster)
     try:
-        return link.masters(LIMIT)
+        return run_steps(transport.topology.masters(clock.now() + LIMIT), transport.carry_out)
     except DRIVER_ERRORS:
         return address.hosts
     finally:
-        link.close()
+        transport.close()
 
 
-def examine(address: Address, namespace: str = "", one_of_many: bool = False) -> list[Finding]:
+def examine(address: RedisAddress, namespace: str = "", one_of_many: bool = False) -> list[Finding]:
     """Check one server. ``one_of_many``: it is a node of a cluster, which does not have all slots."""
-    from . import thread_link
+    from . import thread_transport
 
-    link = thread_link(address)
-    assert isinstance(link, Pool)
-    patient = Patient(link, address.where)
+    transport = thread_transport(address)
+    patient = Patient(transport, address.where)
     try:
         patient.reach()
         if patient.reachable:
@@ -83,15 +84,15 @@ def examine(address: Address, namespace: str = "", one_of_many: bool = False) ->
             patient.permissions(namespace, address.replicas, one_of_many)
             patient.scripts(namespace, one_of_many)
     finally:
-        link.close()
+        transport.close()
     return patient.findings
 
 
 class Patient:
     """One server, and its findings."""
 
-    def __init__(self, link: Pool, where: str) -> None:
-        self._link = link
+    def __init__(self, transport: ThreadTransport, where: str) -> None:
+        self._transport = transport
         self._where = where
         self._info: dict[str, str] = {}
         self.reachable = False
@@ -101,7 +102,10 @@ class Patient:
         self.findings.append(Finding(level, self._where, message, advice))
 
     def _ask(self, *command: str) -> Any:
-        return self._link.ask([word.encode() for word in command], LIMIT)
+        return self._do(PlainCommand(tuple(word.encode() for word in command)))
+
+    def _do(self, request: Any) -> Any:
+        return self._transport.do(request, clock.now() + LIMIT)
 
     def reach(self) -> None:
         try:
@@ -221,7 +225,7 @@ class Patient:
             self._may(ERROR, "leases need it", *command)
         self._may(WARNING, "listings need it: ls, stats, leases(), metrics()", "SCAN", "0", "MATCH", key, "COUNT", "1")
         try:
-            self._link.ear(CHANNEL, LIMIT).close()
+            self._transport.subscribe(CHANNEL, LIMIT).close()
         except DRIVER_ERRORS as error:
             self._refused(WARNING, "without it waiters poll, and are granted later", "SUBSCRIBE", error)
 
@@ -234,7 +238,7 @@ class Patient:
 
     def _refused(self, level: str, why: str, command: str, error: BaseException) -> None:
         """Report a missing permission. One that concerns all keys, or all channels, is reported once."""
-        text = str(error)
+        text = text_of(error)
         if "NOPERM" not in text:
             return
         message, mend = f"this user may not run {command}", f"+{command.lower()}"
@@ -256,8 +260,8 @@ class Patient:
         ask = Ask(NAME, os.urandom(16).hex(), "doctor", "doctor", None, 1_000_000)
         taking = store.acquire(ask)
         try:
-            reply = self._link.send([next(taking)], LIMIT)[0]
-            self._link.send([next(store.release(NAME, ask.attempt, reply[1], None))], LIMIT)
+            reply = self._do(next(taking))
+            self._do(next(store.release(NAME, ask.attempt, reply[1], None)))
         except (StoreError, *DRIVER_ERRORS) as error:
             if one_of_many and isinstance(error, MovedError):
                 self._say(OK, "this user can run scripts")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from redis import exceptions as redis_errors
@@ -36,9 +36,8 @@ _MEND = (
     ),
     ("OOM ", "the server is out of memory: raise its maxmemory, or free memory"),
     ("NOPERM", _ACL),
-    ("permissions to", _ACL),  # the same, where redis-py has taken the code away: while it connects, say
     ("unauthenticated", "the server requires a password: redis://user:password@host"),
-    ("NOAUTH", "the server requires a password: redis://user:password@host"),
+    ("Authentication required", "the server requires a password: redis://user:password@host"),
     ("WRONGPASS", "authentication failed: check the user name and password"),
     ("invalid password", "authentication failed: check the password"),
     ("invalid username-password", "authentication failed: check the user name and password"),
@@ -51,9 +50,29 @@ _MEND = (
 )
 
 
+# redis-py takes the code of an error reply away and makes it a class.
+_CODES: Mapping[type[Exception], str] = {
+    redis_errors.BusyLoadingError: "LOADING",
+    redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.NoPermissionError: "NOPERM",
+    redis_errors.OutOfMemoryError: "OOM",
+    redis_errors.AskError: "ASK",
+}
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error reply, its code first."""
+    code = _CODES.get(type(error), "") if isinstance(error, redis_errors.RedisError) else ""
+    text = str(error)
+    return text if not code or text.startswith(code) else f"{code} {text}"
+
+
 def translate(error: BaseException, where: str, *, was_writable: bool = False) -> StoreError:
     """``was_writable``: whether a write has succeeded there before, so that a replica is one by failover."""
-    text = str(error)
+    text = text_of(error)
     if _is_tls(error):
         return StoreNotReady(
             f"{where}: TLS connection failed ({_reason(error)}): check that the port speaks TLS and that the "
@@ -103,7 +122,7 @@ def known(outcomes: Sequence[str | StoreError]) -> Sequence[str | StoreUnavailab
 
 def is_replica(error: BaseException) -> bool:
     """Whether the server no longer takes writes: it is time to look for another."""
-    return "READONLY" in str(error) or "read only replica" in str(error)
+    return "READONLY" in text_of(error) or "read only replica" in str(error)
 
 
 def _first_line(text: str) -> str:

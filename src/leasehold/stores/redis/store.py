@@ -11,7 +11,7 @@ import bisect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from ...core import clock
 from ...core.claim import Unsettled
@@ -38,6 +38,7 @@ from ...errors import StoreError, StoreUnavailable
 from ..common import waiting
 from ..common.waiting import Wake, looked
 from .errors import known, unreadable
+from .requests import FindKeys, ScriptCall, ScriptCalls, all_well
 from .scripts import (
     ABANDON,
     ACQUIRE,
@@ -49,12 +50,8 @@ from .scripts import (
     RELEASE,
     RENEW,
     WRITE_NOTE,
-    Call,
-    Form,
 )
 from .waiter import Waiter, Waiters
-
-F = TypeVar("F")
 
 PREFIX = b"leasehold:{"
 CHANNEL = "leasehold:session:"
@@ -62,8 +59,6 @@ ATTEMPT = re.compile(rb"[0-9A-Za-z_-]{1,64}")
 _OUTCOMES = {1: RENEWED, 0: GONE, -1: BROKEN}
 _LISTINGS = 4
 """How many listings can be under way at once without starting over."""
-_FORMS = 500
-"""How many calls are kept packed, for names that are asked for again and again."""
 _MOST_UNANSWERED = 10_000
 """Of how many attempts it is kept that one of their acquires may yet arrive."""
 _NEW = -2
@@ -72,42 +67,13 @@ _AT_ONCE = 100
 """How many waiters one script looks for: the server serves nobody else meanwhile, for a millisecond or a few."""
 
 
-class Confirmed(NamedTuple):
-    """Calls whose effect the chosen number of replicas has to confirm. Answered with the scripts' replies."""
-
-    calls: Sequence[Call]
-
-
-class Many(NamedTuple):
-    """Several calls, sent together. Answered with their replies."""
-
-    calls: Sequence[Call]
-
-
-class Each(NamedTuple):
-    """Calls of which each is answered with its reply, or with the StoreError that came in place of it: a record that
-    cannot be read, or in a cluster a node that hangs, is no matter of the others."""
-
-    calls: Sequence[Call]
-    confirmed: bool = True
-    """Whether replicas have to confirm them, if that was chosen (in a cluster alone)."""
-
-
-class Keys(NamedTuple):
-    """Answered with all keys that match the pattern, on all masters of a cluster."""
-
-    pattern: bytes
-
-
 class RedisStore(Store):
     """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     fair = True
     lacks: Mapping[str, str] = {}
 
-    def __init__(
-        self, scheme: str, namespace: str, replicas: int = 0, clustered: bool = False, quorum: bool = False
-    ) -> None:
+    def __init__(self, scheme: str, namespace: str, clustered: bool = False, quorum: bool = False) -> None:
         self.scheme = scheme
         self.session = b""
         """Where rings for us go."""
@@ -115,11 +81,8 @@ class RedisStore(Store):
         """Those who were told that they are in the queue."""
         space = namespace.replace("%", "%25").replace(":", "%3A").replace("}", "%7D")
         self._start = PREFIX + space.encode() + b":"
-        self._replicas = replicas
         self._clustered = clustered
         self._listings: dict[tuple[str, str], list[str]] = {}
-        self._asks: dict[str, tuple[tuple[Any, ...], Form]] = {}
-        self._releases: dict[str, Form] = {}
         # By attempt, the number of the last try that got no answer: it may yet arrive (mark.lua).
         self._unanswered: dict[str, int] = {}
         self._push = b"2" if quorum else b"0"
@@ -128,7 +91,6 @@ class RedisStore(Store):
         """Rings go there from now on: for a driver, when it is made, and in a forked child, where nobody waits."""
         self.session = (b"C" if self._clustered else b"") + session  # grant.lua tells them apart
         self.waiters.reset()
-        self._asks.clear()
 
     def keys(self, name: str) -> tuple[bytes, bytes]:
         """The hash of a name and its queue."""
@@ -139,24 +101,21 @@ class RedisStore(Store):
         """The name that a hash is of."""
         return key[len(self._start) : -1].decode()
 
-    def listing(self, prefix: str) -> Keys:
+    def listing(self, prefix: str) -> FindKeys:
         """Asks for the hashes of all names that start with the prefix."""
-        return Keys(_escape(self._start + prefix.encode()) + b"*}")
+        return FindKeys(_escape(self._start + prefix.encode()) + b"*}")
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         waiter = self.waiters.get(ask.attempt)
         if waiter is not None and (known := (yield from looked(waiter, self._look(waiter)))) is not None:
             return known
-        kept = self._asks.get(ask.name)
-        form = kept[1] if kept is not None and kept[0] == ask[2:] else self._form(ask)
-        call = form.call(ask.attempt.encode())
+        heir = () if ask.heir is None else (ask.heir[0].encode(), b"%d" % ask.heir[1])
+        call = ScriptCall(ACQUIRE, self.keys(ask.name), (*self.asked(ask), *heir), claims=waiter is not None)
         if self._unanswered and ask.heir is None and (late := self._unanswered.get(ask.attempt)) is not None:
-            call = Call(ACQUIRE, call.keys, (*call.args, b"%d" % (late + 1)))
-        if waiter is not None:
-            call = call._replace(claims=True)
+            call = call._replace(args=(*call.args, b"%d" % (late + 1)))
         sent = clock.now()
         try:
-            reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+            reply = yield call
         except BaseException:
             self._not_answered(ask.attempt)
             raise
@@ -188,13 +147,6 @@ class RedisStore(Store):
             for old in list(self._unanswered)[: _MOST_UNANSWERED // 2]:
                 self._unanswered.pop(old, None)
         self._unanswered[attempt] = self._unanswered.get(attempt, -1) + 1
-
-    def _form(self, ask: Ask) -> Form:
-        """For this ask and all that differ from it in nothing but the attempt: so do those of one lock."""
-        heir = () if ask.heir is None else (ask.heir[0].encode(), b"%d" % ask.heir[1])
-        form = Form(ACQUIRE, self.keys(ask.name), 1, (*self.asked(ask)[1:], *heir))
-        _keep(self._asks, ask.name, (ask[2:], form))
-        return form
 
     def asked(self, ask: Ask) -> tuple[bytes, ...]:
         """What is asked for, as arguments of a script."""
@@ -247,9 +199,9 @@ class RedisStore(Store):
             args: list[bytes] = []
             for some in by_name.values():
                 args += [b"%d" % len(some), *(waiter.ask.attempt.encode() for waiter in some)]
-            call = Call(LOOK_FOR, tuple(key for name in by_name for key in self.keys(name)), tuple(args))
+            call = ScriptCall(LOOK_FOR, tuple(key for name in by_name for key in self.keys(name)), tuple(args))
             sent = clock.now()
-            reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+            reply = yield call
             for (name, some), (now, moves, places, *fields) in zip(by_name.items(), reply, strict=True):
                 holder = read_holding(name, fields) if fields else None
                 for waiter, place in zip(some, places, strict=True):
@@ -264,9 +216,9 @@ class RedisStore(Store):
         if len({self._slot(ask.name) for ask in asks}) > 1:
             return None  # no script runs on several nodes of a cluster
         keys = tuple(key for ask in asks for key in self.keys(ask.name))
-        call = Call(ACQUIRE_ALL, keys, tuple(arg for ask in asks for arg in self.asked(ask)))
+        call = ScriptCall(ACQUIRE_ALL, keys, tuple(arg for ask in asks for arg in self.asked(ask)))
         try:
-            code, *reply = (yield Confirmed((call,)))[0] if self._replicas else (yield call)
+            code, *reply = yield call
         except BaseException:
             for ask in asks:
                 self._not_answered(ask.attempt)
@@ -297,9 +249,8 @@ class RedisStore(Store):
             for place in places:
                 each = batch[place]
                 args += [each.attempt.encode(), b"%d" % each.token, b"%d" % each.ttl]
-            calls.append(Call(RENEW, keys, tuple(args)))
-        kind = Each if self._clustered else Confirmed if self._replicas else Many
-        replies = yield kind(calls)
+            calls.append(ScriptCall(RENEW, keys, tuple(args)))
+        replies = yield ScriptCalls(calls)
         outcomes: list[str | StoreError] = [GONE] * len(batch)
         for places, reply in zip(groups.values(), replies, strict=True):
             for place in places:
@@ -310,23 +261,21 @@ class RedisStore(Store):
         return known(outcomes)
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
-        form = self._releases.get(name) or _keep(self._releases, name, Form(RELEASE, self.keys(name), 2))
-        call = form.call(attempt.encode(), b"%d" % token)
-        if self._unanswered and (late := self._unanswered.get(attempt)) is not None:
-            call = Call(RELEASE, call.keys, (*call.args, b"%d" % late))
-        return bool((yield call))
+        late = self._unanswered.get(attempt)
+        marked = () if late is None else (b"%d" % late,)
+        return bool((yield ScriptCall(RELEASE, self.keys(name), (attempt.encode(), b"%d" % token, *marked))))
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
         self.waiters.pop(attempt, None)
         late = self._unanswered.get(attempt)
         marked = () if late is None else (b"%d" % late,)
-        found = yield Call(ABANDON, self.keys(name), (attempt.encode(), *marked))
+        found = yield ScriptCall(ABANDON, self.keys(name), (attempt.encode(), *marked))
         self._unanswered.pop(attempt, None)
         return bool(found)
 
     def give_back(self, batch: Sequence[Unsettled]) -> Steps[bool]:
         """Release or abandon many, as each would be by itself, in one go."""
-        yield Many([next(self._giving_back(owed)) for owed in batch])
+        all_well((yield ScriptCalls([next(self._giving_back(owed)) for owed in batch])))
         return True
 
     def _giving_back(self, owed: Unsettled) -> Steps[bool]:
@@ -335,7 +284,7 @@ class RedisStore(Store):
         return self.release(owed.name, owed.attempt, owed.token, None)
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
-        return bool((yield Call(INTERRUPT, self.keys(name), (b"1" if force else b"0",))))
+        return bool((yield ScriptCall(INTERRUPT, self.keys(name), (b"1" if force else b"0",))))
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
         """Redis lists keys in no order, so the names of a whole listing are kept from page to page."""
@@ -344,7 +293,7 @@ class RedisStore(Store):
             names = sorted({self.name(key) for key in (yield self.listing(prefix)) if _is_utf8(key)})
             names = names[bisect.bisect_right(names, after) :]
         page, rest = names[:count], names[count:]
-        replies = (yield Each([Call(LOOK, self.keys(name), ()) for name in page], confirmed=False)) if page else []
+        replies = yield ScriptCalls([ScriptCall(LOOK, self.keys(name), ()) for name in page])
         found = list(self._readable(page, replies))
         if not rest:
             return found, None
@@ -368,14 +317,14 @@ class RedisStore(Store):
                 log(WARNING, "%s", error)
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
-        reply = yield Call(LOOK, self.keys(name), ())
+        reply = yield ScriptCall(LOOK, self.keys(name), ())
         return [seen for seen in (read_holding(name, each) for each in reply) if seen.expires_in > 0]
 
     def note_key(self, name: str) -> bytes:
         return self.keys(name)[0] + b":note"
 
     def read_note(self, name: str) -> Steps[str | None]:
-        found = yield Call(READ_NOTE, (self.note_key(name),), ())
+        found = yield ScriptCall(READ_NOTE, (self.note_key(name),), ())
         try:
             return None if found is None else _text(found)
         except ValueError:
@@ -383,8 +332,8 @@ class RedisStore(Store):
 
     def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
         args = (attempt.encode(), b"%d" % token, *(() if text is None else (text.encode(),)))
-        call = Call(WRITE_NOTE, (*self.keys(name), self.note_key(name)), args)
-        return bool((yield Confirmed((call,)))[0] if self._replicas else (yield call))
+        call = ScriptCall(WRITE_NOTE, (*self.keys(name), self.note_key(name)), args)
+        return bool((yield call))
 
     def tidy(self) -> Steps[None]:
         """Nothing to do: the keys expire by themselves, a day after their last use."""
@@ -442,13 +391,6 @@ def read_mismatch(name: str, found: Sequence[Any]) -> Mismatch:
         return Mismatch(shape, int(limit))
     except (ValueError, IndexError, AttributeError):
         raise unreadable(name, "LEASEHOLDRECORD a shape") from None
-
-
-def _keep(forms: dict[str, F], name: str, form: F) -> F:
-    if len(forms) >= _FORMS:
-        forms.clear()
-    forms[name] = form
-    return form
 
 
 def _text(value: bytes | str) -> str:

@@ -1,82 +1,63 @@
-"""The driver for asyncio: calls over a link, and one listener task for all waiters."""
+"""The driver for asyncio: carries out a store's requests, and listens in one task for all waiters."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
-from ...core.log import WARNING, log
+from ...core import clock
 from ...core.protocol import Busy, Steps, T
-from ...errors import StoreError, StoreUnavailable
+from ...errors import StoreError
 from ..common.waiting import Wake
+from . import limits
 from .errors import DRIVER_ERRORS, translate, translate_each
-from .scripts import Call
-from .store import CHANNEL, Confirmed, Each, Keys, Many, RedisStore, read_ring
-from .threads import CONNECT_LIMIT, HEARTBEAT, RedisThreads, confirmed
-from .waiter import call_waiter
-
-
-class Link(Protocol):
-    """Where calls go: our own connections, or a client that the user has given us."""
-
-    async def call(self, call: Call, limit: float) -> Any: ...
-
-    async def send(
-        self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0
-    ) -> list[Any]: ...
-
-    async def each(
-        self, calls: Sequence[Call], limit: float, replicas: int = 0, patience: float = 0.0
-    ) -> list[Any]: ...
-
-    async def keys(self, pattern: bytes, limit: float) -> list[bytes]: ...
-
-    async def ear(self, channel: str, limit: float) -> Any: ...
-
-    async def close(self) -> None: ...
-
-    def after_fork(self) -> None: ...
+from .listening import SessionListener
+from .requests import ScriptCalls
+from .store import RedisStore
+from .threads import RedisThreads
+from .transport_tasks import TaskTransport
 
 
 class RedisTasks:
     def __init__(
-        self, store: RedisStore, link: Link, where: str, at_exit: Callable[[], RedisThreads], replicas: int = 0
+        self, store: RedisStore, transport: TaskTransport, where: str, at_exit: Callable[[], RedisThreads]
     ) -> None:
-        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._store = store
-        self._link = link
+        self._transport = transport
         self._where = where
         self._make_at_exit = at_exit
         self._at_exit: RedisThreads | None = None
-        self._replicas = replicas
         self._was_writable = False
+        self._listener = SessionListener(store, where)
         self._reset()
 
     def _reset(self) -> None:
         self._store.begin(os.urandom(8).hex().encode())
-        self._listener: asyncio.Task[None] | None = None
-        self._up = False
-        self._waiting: set[str] = set()
-        self._closed = False
+        self._listener.reset()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def on_ring(self) -> Callable[..., None]:
+        return self._listener.on_ring
+
+    @on_ring.setter
+    def on_ring(self, callback: Callable[..., None]) -> None:
+        self._listener.on_ring = callback
 
     def after_fork(self) -> None:
         self._reset()
-        self._link.after_fork()
+        self._transport.after_fork()
 
     new_loop = after_fork
 
     async def run(self, steps: Steps[T], limit: float) -> T:
+        ends = clock.now() + limit
         try:
             request = next(steps)
             while True:
-                if type(request) is Call:
-                    reply = await self._link.call(request, limit)
-                    self._was_writable = True
-                else:
-                    reply = await self._answer(request, limit)
-                request = steps.send(reply)
+                request = steps.send(await self._answer(request, ends))
         except StopIteration as stop:
             result: T = stop.value
             return result
@@ -86,21 +67,14 @@ class RedisTasks:
                 raise translate(error, self._where, was_writable=self._was_writable) from error
             raise
 
-    async def _answer(self, request: Any, limit: float) -> Any:
-        match request:
-            case Many(calls):
-                return await self._link.send(calls, limit) if calls else []
-            case Confirmed(calls):
-                replies = await self._link.send(calls, limit, self._replicas, limit / 2)
-                return confirmed(replies, self._replicas)
-            case Each(calls, confirm):
-                replies = await self._link.each(calls, limit, self._replicas if confirm else 0, limit / 2)
-                return translate_each(replies, self._where, was_writable=self._was_writable)
-            case Keys(pattern):
-                return await self._link.keys(pattern, limit)
-            case Wake(attempt):
-                return self.on_ring(attempt)
-        raise TypeError(request)
+    async def _answer(self, request: Any, ends: float) -> Any:
+        if isinstance(request, Wake):
+            return self.on_ring(request.attempt)
+        answer = await self._transport.do(request, ends)
+        if isinstance(request, ScriptCalls):
+            return translate_each(answer, self._where, was_writable=self._was_writable)
+        self._was_writable = True
+        return answer
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         if self._at_exit is None:
@@ -110,79 +84,53 @@ class RedisTasks:
     def close_at_exit(self) -> None:
         if self._at_exit is not None:
             self._at_exit.close()
-        self._link.after_fork()
-
-    # Listening.
+        self._transport.after_fork()
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
-            self._waiting.add(attempt)
-        # Again, if somebody has cancelled every task: a user's client may swallow that, and the task ends all the same.
-        over = self._listener is None or (self._listener.done() and self._listener.cancelling() > 0)
-        if over and not self._closed:
-            self._listener = asyncio.ensure_future(self._listen())
-        return self._up and self._listener is not None and not self._listener.cancelling()
+            self._listener.waiting.add(attempt)
+        # Again, if somebody has cancelled every task: redis-py may swallow that, and the task ends all the same.
+        over = self._task is None or (self._task.done() and self._task.cancelling() > 0)
+        if over and not self._listener.closed:
+            self._task = asyncio.ensure_future(self._listen())
+        return self._listener.up and self._task is not None and not self._task.cancelling()
 
     def forget(self, attempt: str) -> None:
-        self._waiting.discard(attempt)
-        self._store.waiters.pop(attempt, None)
+        self._listener.forget(attempt)
 
     async def _listen(self) -> None:
-        pause, away = 0.05, False
-        channel = CHANNEL + self._store.session.decode()
-        while not self._over():
+        while not self._is_over():
+            error: Exception | None = None
             try:
-                ear = await self._link.ear(channel, CONNECT_LIMIT)
-                try:
-                    self._up, pause, away = True, 0.05, False
-                    self._ring_all()  # what was published before we listened
-                    await self._hear(ear)
-                finally:
-                    self._up = False
-                    await ear.close()
-            except (TimeoutError, *DRIVER_ERRORS) as error:
-                if not away:
-                    away = True  # said once, however long it takes
-                    log(WARNING, "%s: listener failed, waiters poll until it is back: %s", self._where, error)
-            except Exception as error:
-                log(WARNING, "%s: listener failed unexpectedly; retrying: %s", self._where, error, exc=error)
-            if self._over():
+                await self._hear()
+            except Exception as caught:
+                error = caught
+            finally:
+                self._listener.up = False
+            if self._is_over():
                 return
-            self._ring_all()  # from now on they have to poll
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, 1.0)
+            self._listener.end(error)
+            del error  # its traceback holds this frame
+            await asyncio.sleep(self._listener.next_pause())
 
-    async def _hear(self, ear: Any) -> None:
-        asked = False
-        while not self._over():
-            payload = await ear.read(HEARTBEAT)
-            if payload:
-                self._ring(*read_ring(payload))
-            elif payload is None and asked:
-                raise StoreUnavailable("the server does not answer")
-            elif payload is None:
-                await ear.ping()
-            asked = payload is None
+    async def _hear(self) -> None:
+        subscription = await self._transport.subscribe(self._listener.channel, limits.CONNECT_LIMIT)
+        try:
+            self._listener.begin()
+            while not self._is_over():
+                if self._listener.hear(await subscription.read(limits.HEARTBEAT)):
+                    await subscription.ping()
+        finally:
+            subscription.close()
 
-    def _over(self) -> bool:
-        """Whether the listener is to end. A client of the user's may swallow that it was cancelled."""
+    def _is_over(self) -> bool:
+        """Whether the listener is to end: redis-py may swallow that it was cancelled."""
         task = asyncio.current_task()
-        return self._closed or (task is not None and task.cancelling() > 0)
-
-    def _ring_all(self) -> None:
-        """Whoever waits is to ask again, and what is held is to be looked at."""
-        for attempt in (*self._waiting, ""):
-            self._ring(attempt)
-
-    def _ring(self, attempt: str | None, leads: bool = False) -> None:
-        """As in ``threads``."""
-        if attempt is not None:
-            call_waiter(self._store.waiters, attempt, leads)
-            self.on_ring(attempt)
+        return self._listener.closed or (task is not None and task.cancelling() > 0)
 
     async def close(self) -> None:
-        self._closed = True
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.wait({self._listener}, timeout=1.0)
-        await self._link.close()
+        self._listener.closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=1.0)
+        await self._transport.close()

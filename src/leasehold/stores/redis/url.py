@@ -10,7 +10,7 @@ SENTINEL_PORT = 26379
 OURS = ("replicas",)
 
 
-class Address(NamedTuple):
+class RedisAddress(NamedTuple):
     """What a URL says."""
 
     kind: str
@@ -36,7 +36,7 @@ class Address(NamedTuple):
         return f"redis at {hosts}" + (f" ({self.master})" if self.master else "")
 
 
-def parse(url: str, *, any_db: bool = False) -> Address:
+def parse(url: str, *, any_db: bool = False) -> RedisAddress:
     scheme, _, rest = url.partition("://")
     base, plus, kind = scheme.lower().partition("+")
     tls = base in ("rediss", "valkeys")
@@ -78,7 +78,7 @@ def parse(url: str, *, any_db: bool = False) -> Address:
     sentinel = {name[9:]: value for name, value in given if name in ("sentinel_username", "sentinel_password")}
     options.update(_driver_options([each for each in given if each[0][9:] not in sentinel]))
     path = unquote(path) if kind == "unix" else ""
-    return Address(kind, hosts, path, master, tls, replicas, options, sentinel)
+    return RedisAddress(kind, hosts, path, master, tls, replicas, options, sentinel)
 
 
 def _split(rest: str) -> tuple[str, str, str]:

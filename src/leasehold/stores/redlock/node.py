@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ...core import clock
 from ...errors import StoreError, StoreUnavailable
 from ..redis.errors import translate
-from ..redis.scripts import ABANDON, ACQUIRE, RELEASE, VOTE, Call
-from ..redis.store import Keys, Many
+from ..redis.requests import FindKeys, ScriptCall, ScriptCalls
+from ..redis.scripts import ABANDON, ACQUIRE, RELEASE, VOTE
 from .store import SLOWEST, Poll, Tell
 
 REST = 0.5
@@ -26,7 +26,7 @@ _ENDS = {ABANDON: 1, RELEASE: 2}
 """Scripts that end an attempt, or one try of it, and the position of the argument that makes them leave a mark."""
 
 
-Request: TypeAlias = Call | Many | Keys
+Request: TypeAlias = ScriptCall | ScriptCalls | FindKeys
 
 
 class Job(NamedTuple):
@@ -84,8 +84,8 @@ class Health:
         self._rests_until = clock.now() + REST
         if job is not None:
             self._note(job)
-            for call in job.request.calls if isinstance(job.request, Many) else (job.request,):
-                if isinstance(call, Call) and call.script in (ACQUIRE, VOTE):
+            for call in job.request.calls if isinstance(job.request, ScriptCalls) else (job.request,):
+                if isinstance(call, ScriptCall) and call.script in (ACQUIRE, VOTE):
                     while len(self._late) >= MOST_OWED:
                         del self._late[next(iter(self._late))]
                     self._late[call.args[0]] = call.args[12]
@@ -102,28 +102,28 @@ class Health:
         return None if request is None else job._replace(request=self._marked(request))
 
     def _marked(self, request: Request) -> Request:
-        if self._late and isinstance(request, Call) and request.script in _ENDS:
+        if self._late and isinstance(request, ScriptCall) and request.script in _ENDS:
             number = self._late.get(request.args[0])
             if number is not None:
                 place = _ENDS[request.script]
                 args = (*request.args[:place], number, *request.args[place + 1 :])
-                return Call(request.script, request.keys, args)
+                return ScriptCall(request.script, request.keys, args)
         return request
 
     def _done(self, request: Any) -> None:
-        if self._late and isinstance(request, Call) and request.script in _ENDS:
+        if self._late and isinstance(request, ScriptCall) and request.script in _ENDS:
             self._late.pop(request.args[0], None)
 
     def owes(self) -> bool:
         return bool(self._owed)
 
-    def debts(self) -> Iterator[Sequence[Call]]:
+    def debts(self) -> Iterator[Sequence[ScriptCall]]:
         """The owed calls, in batches. A batch counts as done when the next one is requested."""
         while self._owed:
             some = list(islice(self._owed, _AT_ONCE))
             now = clock.now()
-            owed = [job.request for job in some if job.owed_until > now and isinstance(job.request, Call)]
-            calls = [call for call in map(self._marked, owed) if isinstance(call, Call)]
+            owed = [job.request for job in some if job.owed_until > now and isinstance(job.request, ScriptCall)]
+            calls = [call for call in map(self._marked, owed) if isinstance(call, ScriptCall)]
             if calls:
                 yield calls
             for call in calls:
@@ -190,7 +190,7 @@ def tell(nodes: Sequence[Node], message: Tell) -> None:
     """Send the message to all nodes, without waiting for answers."""
     until = clock.now() + message.until
     for number, node in enumerate(nodes):
-        if isinstance(message.what, Call):
+        if isinstance(message.what, ScriptCall):
             node.put(Job(message.what, SLOWEST, _nobody, until, until, insists=False))
         else:
             node.put(Job(partial(message.what, number), SLOWEST, _nobody, 0.0, until, insists=False))

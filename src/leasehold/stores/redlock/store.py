@@ -33,9 +33,10 @@ from ...core.protocol import (
 )
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..redis.errors import known, unreadable
-from ..redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, RENEW, VOTE, Call
-from ..redis.store import Keys, Many, RedisStore, read_holding, read_mismatch
-from ..redis.url import Address, parse
+from ..redis.requests import FindKeys, ScriptCall, ScriptCalls
+from ..redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, RENEW, VOTE
+from ..redis.store import RedisStore, read_holding, read_mismatch
+from ..redis.url import RedisAddress, parse
 
 Answers = Mapping[int, Any]
 """By node, its reply or its error."""
@@ -57,7 +58,7 @@ YOUNG = 1.0
 class Poll(NamedTuple):
     """Ask all nodes at once. Answered when ``enough`` is true of the answers, or when all nodes answered or failed."""
 
-    request: Call | Many | Keys
+    request: ScriptCall | ScriptCalls | FindKeys
     enough: Callable[[Answers], bool]
     patience: float
     """The time limit for one node, in seconds."""
@@ -70,7 +71,7 @@ class Poll(NamedTuple):
 class Tell(NamedTuple):
     """Send a request to all nodes, after their earlier jobs, without waiting. A failed call is retried."""
 
-    what: Call | Callable[[int], Many | None]
+    what: ScriptCall | Callable[[int], ScriptCalls | None]
     """Or a function that returns the request of a node, by its number, when the node reaches it."""
     until: float
     """For how many seconds. After that the lease has expired on the node."""
@@ -115,21 +116,20 @@ class RedlockStore(Store):
             raise self._refused("heir")
         patience = _patience(ask.ttl)
         number = b"%d" % next(self._tries)
-        call = Call(ACQUIRE, self._one.keys(ask.name), (*self._one.asked(ask._replace(queue=False)), number))
-        call = call._replace(ready=call.packed())  # once for all nodes
+        call = ScriptCall(ACQUIRE, self._one.keys(ask.name), (*self._one.asked(ask._replace(queue=False)), number))
         sent = clock.now()
         answers = yield from self._insist(Poll(call, self._decided(lambda reply: reply[0] == 1), patience))
         granted = {node: reply for node, reply in answers.items() if _is(reply, 1)}
         if len(granted) >= self.quorum:
             token = max(reply[1] for reply in granted.values())
             # Written to a majority before the token is used: the next acquire reads at least one of these nodes.
-            raising = Call(RAISE, call.keys, (ask.attempt.encode(), b"%d" % token, number))
+            raising = ScriptCall(RAISE, call.keys, (ask.attempt.encode(), b"%d" % token, number))
             raised: Answers = yield Poll(raising, self._decided(lambda reply: reply == 1), patience)
             if sum(reply == 1 for reply in raised.values()) >= self.quorum:
                 self._splits.pop(ask.attempt, None)
                 self._held[ask.attempt] = Held(ask, number, sent)
                 return Grant(token)
-        yield Tell(Call(ABANDON, call.keys, (ask.attempt.encode(), b"", number)), ask.ttl / SECOND)
+        yield Tell(ScriptCall(ABANDON, call.keys, (ask.attempt.encode(), b"", number)), ask.ttl / SECOND)
         for reply in answers.values():
             if _is(reply, -1):
                 return read_mismatch(ask.name, reply[1:])
@@ -177,7 +177,7 @@ class RedlockStore(Store):
             return self._too_few(answers)
 
         heard: dict[int, Any] = {}
-        poll = Poll(Call(RENEW, keys, args), lambda answers: None not in outcomes(answers), patience, heard=heard)
+        poll = Poll(ScriptCall(RENEW, keys, args), lambda answers: None not in outcomes(answers), patience, heard=heard)
         sent = clock.now()
         answers = yield from self._insist(poll)
         found = list(outcomes(answers))
@@ -191,7 +191,7 @@ class RedlockStore(Store):
             yield Tell(partial(self._votes, confirmed, heard), 2 * patience)
         return known([outcome or unknown(place) for place, outcome in enumerate(found)])
 
-    def _votes(self, confirmed: Mapping[int, Renewal], heard: Answers, node: int) -> Many | None:
+    def _votes(self, confirmed: Mapping[int, Renewal], heard: Answers, node: int) -> ScriptCalls | None:
         """The calls that restore the votes of a node that has no record of these leases, because it restarted, or was
         down when they were granted. A majority has just confirmed the leases.
 
@@ -206,8 +206,10 @@ class RedlockStore(Store):
             if reply[place] == 0 and held is not None:
                 since = b"%d" % int((clock.now() - held.since) * SECOND)
                 args = self._one.asked(held.ask._replace(ttl=each.ttl))
-                calls.append(Call(VOTE, self._one.keys(each.name), (*args, held.number, b"%d" % each.token, since)))
-        return Many(calls) if calls else None
+                calls.append(
+                    ScriptCall(VOTE, self._one.keys(each.name), (*args, held.number, b"%d" % each.token, since))
+                )
+        return ScriptCalls(calls) if calls else None
 
     def _renewed(self, replies: Sequence[int | bytes]) -> str | None:
         """The outcome of a renewal by the answers so far; None if further answers can change it.
@@ -223,16 +225,18 @@ class RedlockStore(Store):
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
         self._held.pop(attempt, None)  # before any node is asked: see _votes
         return (
-            yield from self._everywhere(Call(RELEASE, self._one.keys(name), (attempt.encode(), b"%d" % token)), OWED)
+            yield from self._everywhere(
+                ScriptCall(RELEASE, self._one.keys(name), (attempt.encode(), b"%d" % token)), OWED
+            )
         )
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
         self._held.pop(attempt, None)
         self._splits.pop(attempt, None)
-        return (yield from self._everywhere(Call(ABANDON, self._one.keys(name), (attempt.encode(),)), OWED))
+        return (yield from self._everywhere(ScriptCall(ABANDON, self._one.keys(name), (attempt.encode(),)), OWED))
 
     def interrupt(self, name: str, force: bool) -> Steps[bool]:
-        call: Call = next(self._one.interrupt(name, force))
+        call: ScriptCall = next(self._one.interrupt(name, force))
         return (yield from self._everywhere(call))
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
@@ -272,7 +276,7 @@ class RedlockStore(Store):
         """Who holds these names on a majority of the nodes."""
         if not names:
             return []
-        calls = Many([next(self._one.inspect(name)) for name in names])
+        calls = ScriptCalls([next(self._one.inspect(name)) for name in names])
         answers: Answers = yield Poll(calls, self._all, SLOWEST)
         replies = [reply for reply in answers.values() if isinstance(reply, list)]
         if len(replies) < self.quorum:
@@ -291,7 +295,7 @@ class RedlockStore(Store):
                     found.append(seen[0]._replace(token=token, expires_in=left, waiters=None))
         return found
 
-    def _everywhere(self, call: Call, owed: float = 0.0) -> Steps[bool]:
+    def _everywhere(self, call: ScriptCall, owed: float = 0.0) -> Steps[bool]:
         """Send a call to all nodes. Returns what a majority answered, or may have; the other nodes still do it."""
         answers: Answers = yield Poll(call, self._decided(lambda reply: reply == 1), SLOWEST, owed)
         votes: list[int] = [reply for reply in answers.values() if not isinstance(reply, Exception)]
@@ -359,7 +363,7 @@ def open_url(url: str, namespace: str) -> Opened:
     return Opened(store, lambda: RedlockThreads(nodes), lambda: RedlockTasks(nodes))
 
 
-def nodes_of(url: str) -> list[Address]:
+def nodes_of(url: str) -> list[RedisAddress]:
     """The nodes that a URL names. Raises ValueError for fewer than three, or the same one twice."""
     address = parse("redis+cluster://" + url.partition("://")[2], any_db=True)
     if len(address.hosts) < 3 or len(set(address.hosts)) < len(address.hosts):

@@ -10,10 +10,9 @@ from typing import Any
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreUnavailable
-from ..redis import task_link
-from ..redis.scripts import Call
-from ..redis.store import Keys, Many
-from ..redis.url import Address
+from ..redis import task_transport
+from ..redis.requests import ScriptCalls, all_well
+from ..redis.url import RedisAddress
 from .node import REST, Health, Job, ask, awaited, tell
 from .store import SLOWEST, Poll, Tell
 from .threads import RedlockThreads
@@ -22,8 +21,8 @@ from .threads import RedlockThreads
 class Node:
     """See :class:`leasehold.stores.redlock.node.Node`. Its task lives as long as it has jobs."""
 
-    def __init__(self, address: Address) -> None:
-        self.link = task_link(address)
+    def __init__(self, address: RedisAddress) -> None:
+        self.transport = task_transport(address)
         self.health = Health(address.where)
         self.jobs: deque[Job] = deque()
         self.task: asyncio.Task[None] | None = None
@@ -58,15 +57,9 @@ class Node:
         if self.health.owes() and (error := await self._pay()):
             return self.health.failed(job, error)
         try:
-            match job.request:
-                case Many(calls):
-                    reply: Any = await self.link.send(calls, job.limit)
-                case Keys(pattern):
-                    reply = await self.link.keys(pattern, job.limit)
-                case Call() as call:
-                    reply = (await self.link.send((call,), job.limit))[0]
-                case other:
-                    raise TypeError(other)
+            reply = await self.transport.do(job.request, clock.now() + job.limit)
+            if isinstance(job.request, ScriptCalls):
+                all_well(reply)
         except asyncio.CancelledError:  # all tasks of the loop were cancelled; the call may have been sent or not
             self.health.failed(job, ConnectionError("the call was cancelled"))
             raise
@@ -78,7 +71,7 @@ class Node:
     async def _pay(self) -> BaseException | None:
         try:
             for calls in self.health.debts():
-                await self.link.send(calls, SLOWEST)
+                all_well(await self.transport.do(ScriptCalls(calls), clock.now() + SLOWEST))
         except Exception as error:
             self.health.failed(None, error)
             return error
@@ -90,11 +83,11 @@ class Node:
             self.task.cancel()
         if self._later is not None:
             self._later.cancel()
-        await self.link.close()
+        await self.transport.close()
 
 
 class RedlockTasks:
-    def __init__(self, nodes: Sequence[Address]) -> None:
+    def __init__(self, nodes: Sequence[RedisAddress]) -> None:
         self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._addresses = nodes
         self._at_exit = RedlockThreads(nodes)
@@ -141,7 +134,7 @@ class RedlockTasks:
 
     def new_loop(self) -> None:
         for node in self._nodes:
-            node.link.after_fork()
+            node.transport.after_fork()
         self._nodes = []
         self._closed = False
 

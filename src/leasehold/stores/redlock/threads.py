@@ -11,10 +11,9 @@ from ...core import clock
 from ...core.protocol import Busy, Steps, T, run_steps
 from ...errors import StoreUnavailable
 from ...runtime.thread_start import Life, start_thread
-from ..redis import thread_link
-from ..redis.scripts import Call
-from ..redis.store import Keys, Many
-from ..redis.url import Address
+from ..redis import thread_transport
+from ..redis.requests import ScriptCalls, all_well
+from ..redis.url import RedisAddress
 from .node import REST, Health, Job, ask, awaited, tell
 from .store import SLOWEST, Poll, Tell
 
@@ -22,8 +21,8 @@ from .store import SLOWEST, Poll, Tell
 class Node:
     """See :class:`leasehold.stores.redlock.node.Node`."""
 
-    def __init__(self, address: Address) -> None:
-        self._link = thread_link(address)
+    def __init__(self, address: RedisAddress) -> None:
+        self._transport = thread_transport(address)
         self.health = Health(address.where)
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.thread: Life | None
@@ -59,7 +58,7 @@ class Node:
 
     def _finish(self) -> None:
         self._pay()
-        self._link.close()
+        self._transport.close()
 
     def _do(self, asked: Job) -> Any:
         job = self.health.prepare(asked)
@@ -68,15 +67,9 @@ class Node:
         if self.health.owes() and (error := self._pay()):
             return self.health.failed(job, error)
         try:
-            match job.request:
-                case Many(calls):
-                    reply: Any = self._link.send(calls, job.limit)
-                case Keys(pattern):
-                    reply = self._link.keys(pattern, job.limit)
-                case Call() as call:
-                    reply = self._link.send((call,), job.limit)[0]
-                case other:
-                    raise TypeError(other)
+            reply = self._transport.do(job.request, clock.now() + job.limit)
+            if isinstance(job.request, ScriptCalls):
+                all_well(reply)
         except Exception as error:  # any error: this job has failed, and the next one begins
             return self.health.failed(job, error)
         self.health.worked(job)
@@ -85,7 +78,7 @@ class Node:
     def _pay(self) -> BaseException | None:
         try:
             for calls in self.health.debts():
-                self._link.send(calls, SLOWEST)
+                all_well(self._transport.do(ScriptCalls(calls), clock.now() + SLOWEST))
         except Exception as error:
             self.health.failed(None, error)
             return error
@@ -93,7 +86,7 @@ class Node:
 
 
 class RedlockThreads:
-    def __init__(self, nodes: Sequence[Address]) -> None:
+    def __init__(self, nodes: Sequence[RedisAddress]) -> None:
         self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._addresses = nodes
         self._reset()

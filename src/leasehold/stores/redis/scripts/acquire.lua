@@ -10,6 +10,25 @@
 --       holder, unless the attempt has just joined the queue: it will ask again before it gives up}
 --       {-1, shape and limit that the name is in use with}
 --       {-2}: the permit to take over is not there
+
+-- What is asked for, as it is stored.
+local function wanted(expires)
+  return {ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]),
+    expires, 0, 0, 0, tonumber(ARGV[12]), not ARGV[14] and tonumber(ARGV[13]) or nil}
+end
+
+-- Queue behind all others. Returns the place in the queue.
+local function join_queue()
+  local came = string.format('%.0f', math.max((stored[5] or 0) + 1, now))
+  redis.call('HSET', KEYS[1], 'f', '1', 's', shape, 'n', came, 'w' .. ARGV[1], cmsgpack.pack(wanted(now + WAITER_TTL)))
+  redis.call('ZADD', KEYS[2], came .. '.5', ARGV[1])
+  if waiting == 0 or math.floor((stored[5] or 0) / HOUR) ~= math.floor(now / HOUR) then
+    redis.call('PEXPIRE', KEYS[2], KEEP_MS)
+  end
+  waiting = waiting + 1
+  return waiting - 1
+end
+
 local ended = tonumber(stored[6])
 if ended and tonumber(not ARGV[14] and ARGV[13] or 0) <= ended then return {0, -1, now, 0, -1} end
 local attempt, ttl = ARGV[1], tonumber(ARGV[7])

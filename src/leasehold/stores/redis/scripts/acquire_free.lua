@@ -1,5 +1,5 @@
--- The name is free and nobody waits for it: granted as acquire.lua would, whose arguments these are. By far the most
--- frequent case, and done before the functions of entry.lua are made, which takes the server longer than all of this.
+-- A name that is free, and that nobody waits for, is granted here, before the functions of entry.lua are made: making
+-- them takes the server longer than all of this, and most acquires are of this kind. The arguments are acquire.lua's.
 if #holders == 0 and waiting == 0 and not stored[6] and not ARGV[14] then
   local ttl = tonumber(ARGV[7])
   last = math.max(last + 1, now)
