@@ -16,7 +16,7 @@ TITLE = "Redis"
 ABOUT = (
     f"A Redis of its own on loopback, without persistence; redis-py {redis.__version__}'s Lock, python-redis-lock, "
     "pottery, sherlock, tooz; leasehold with a client of the user's; leasehold's scripts over a bare socket, without a "
-    "library, and the same by a client that stays awake until the answer comes, as leasehold does; leasehold and "
+    "library; leasehold and "
     "redis-py with uvloop in place of asyncio's own event loop, measured for asyncio's pairs alone. Where another peer "
     "has no figure it cannot: only redis-py has asyncio, and the bare scripts do not wait."
 )
@@ -35,7 +35,6 @@ def peers(folder: Path) -> Iterator[dict[str, tuple[str, str]]]:
             "tooz": ("tooz_peer", server.url),
             "leasehold, your client": ("leasehold_client", server.url),
             "bare scripts": ("bare_redis", server.url),
-            "bare scripts, awake": ("bare_redis_awake", server.url),
             "leasehold, uvloop": ("leasehold_uvloop", server.url),
             "redis-py, uvloop": ("redis_py_uvloop", server.url),
         }
