@@ -39,11 +39,6 @@ to be woken, and only work is measured. Left to the kernel, the bare scripts' pr
 others do not: then the ratio to them is as on one core, or worse. Until 18 November 2026 the goals were judged on one
 core.
 
-A core that has nothing to do sleeps, and on a virtual machine such as this one it takes some 35 µs to wake it: longer
-than a script takes. So leasehold stays awake for up to 60 µs after it has sent something to Redis, if the answers to
-what it sent before came in that time; over a network they do not, and it sleeps at once. The *bare scripts* sleep, as
-anybody would write them. What is left of the ratio if they do not is in the column *bare scripts, awake*.
-
 "The same ± 20 %" of messages per hand-off, on Redis, means that none is more than 20 % from the middle: the largest is
 at most 1.5 times the smallest. With more in the queue, or names in the store, 1.25 times is the limit. What those who
 wait ask by themselves, from time to time, while nothing is handed on, is taken off.

@@ -196,7 +196,7 @@ OF_STORES = [
     ),
     Mutant(
         "Redis: blind renew",
-        "stores/redis/renew.lua",
+        "stores/redis/scripts/renew.lua",
         "holder[ATTEMPT] == attempt and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) and ",
         "",
         "test_op_renew and not valkey",
@@ -204,7 +204,7 @@ OF_STORES = [
     ),
     Mutant(
         "Redis: nobody is called in place of a waiter that does not hear",
-        "stores/redis/entry.lua",
+        "stores/redis/scripts/entry.lua",
         "if ring(waiter, news) or waiting == 1 then return end",
         "ring(waiter, news)\n  if waiting then return end",
         "first_living_waiter",
@@ -212,7 +212,7 @@ OF_STORES = [
     ),
     Mutant(
         "Redis: blind release",
-        "stores/redis/release.lua",
+        "stores/redis/scripts/release.lua",
         "if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) then",
         "if true then",
         "test_op_release and not valkey",
@@ -220,7 +220,7 @@ OF_STORES = [
     ),
     Mutant(
         "Redis: the token of a free name is stuck",
-        "stores/redis/acquire_free.lua",
+        "stores/redis/scripts/acquire_free.lua",
         "last = math.max(last + 1, now)",
         "last = math.max(last, 1)",
         "test_tokens_rise_with and not valkey",
@@ -228,7 +228,7 @@ OF_STORES = [
     ),
     Mutant(
         "Redis: the token is stuck when the name is handed on",
-        "stores/redis/grant.lua",
+        "stores/redis/scripts/grant.lua",
         "last = math.max(last + 1, now)",
         "last = math.max(last, 1)",
         "served_in_order and not valkey",
@@ -236,7 +236,7 @@ OF_STORES = [
     ),
     Mutant(
         "Redis: a broken lease is renewed",
-        "stores/redis/renew.lua",
+        "stores/redis/scripts/renew.lua",
         "elseif mine[STATE] == INTERRUPTED then",
         "elseif false then",
         "op_interrupt_refuses and not valkey",
@@ -244,7 +244,7 @@ OF_STORES = [
     ),
     Mutant(
         "Redis: an abandoned attempt keeps what it was granted",
-        "stores/redis/abandon.lua",
+        "stores/redis/scripts/abandon.lua",
         "    table.remove(holders, place)  -- what",
         "    -- what",
         "op_abandon and not valkey",
@@ -252,7 +252,7 @@ OF_STORES = [
     ),
     Mutant(
         "Redis: a wake-up is lost: nothing is published",
-        "stores/redis/grant.lua",
+        "stores/redis/scripts/grant.lua",
         "redis.call('PUBLISH', CHANNEL .. session, permit[ATTEMPT] .. news) > 0",
         "true",
         "release_reaches_the_waiter and not valkey",

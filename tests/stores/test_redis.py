@@ -14,21 +14,21 @@ from typing import NamedTuple
 import pytest
 import redis
 import redis.asyncio
+from redis_tools import Renewed, direct, listening, renewal, scripts_run
 
 import leasehold
 from leasehold import aio
 from leasehold.core import timing
-from leasehold.core.lease import state_of
-from leasehold.core.protocol import RENEWED, Busy, Renewal
+from leasehold.core.protocol import RENEWED, Busy
 from leasehold.core.timing import FALLBACK, FIRST_TERM
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
-from leasehold.stores.redis import pool_threads
-from leasehold.stores.redis import tasks as redis_tasks
-from leasehold.stores.redis import threads as redis_threads
+from leasehold.stores.redis import limits
 from leasehold.stores.redis import waiter as redis_waiter
-from leasehold.stores.redis.threads import HEARTBEAT
-from leasehold.testing.handles import in_time, times_out
+from leasehold.stores.redis.transport_threads import ThreadTransport
+from leasehold.stores.urls import find
+from leasehold.testing.handles import in_time, make_ask, times_out
 from servers.clock import FakeClock
+from servers.proxy import Proxy
 from servers.redis import Redis, Valkey
 from servers.redis_ensembles import RedisCluster, SentinelSetup
 
@@ -67,23 +67,6 @@ def seldom(monkeypatch) -> float:
     return seconds
 
 
-def listening(client, count=1) -> bool:
-    return len(client.pubsub_channels("leasehold:session:*")) >= count
-
-
-def settled(locks: leasehold.Locks) -> bool:
-    """Its listener is up, and has had the keeper look at what is held: which costs a call."""
-    driver = locks._core.driver
-    return bool(driver._up)
-
-
-def renewed(leases) -> bool:
-    """Whether each has been renewed and stands; one that was lost never will be."""
-    for lease in leases:
-        lease.check()
-    return all(state_of(lease).sent > state_of(lease).acquired for lease in leases)
-
-
 # Stored shape.
 
 
@@ -92,13 +75,13 @@ def test_all_keys_of_a_name_share_a_slot(redis_cluster: RedisCluster, name: str)
     """B7."""
     with (
         leasehold.connect(redis_cluster.url, namespace="}n:s") as locks,
-        leasehold.connect(redis_cluster.url, namespace="}n:s") as other,
+        direct(redis_cluster.url, namespace="}n:s") as other,
     ):
         with locks.lock(name):
-            core, ask = other._core, other.lock(name)._spec.ask("other", queue=True)
-            assert isinstance(core.driver.run(core.store.acquire(ask), 20.0), Busy)  # uses both keys in one script
-            assert core.driver.run(core.store.abandon(name, ask.attempt), 20.0) is True
-            assert [lease.name for lease in other.leases(name)] == [name]
+            ask = make_ask(name, "other", 30, queue=True)
+            assert isinstance(other.run(other.store.acquire(ask), 20.0), Busy)  # uses both keys in one script
+            assert other.run(other.store.abandon(name, ask.attempt), 20.0) is True
+            assert [lease.name for lease in locks.leases(name)] == [name]
 
 
 def test_namespaces_are_never_glued(redis_server, client) -> None:
@@ -154,10 +137,6 @@ def test_a_record_outlives_all_that_is_held_in_it(locks, client) -> None:
             assert client.ttl(f"leasehold:{{:{name}}}") > day + 3600, "who takes it in this hour does not set it anew"
 
 
-def renewal_of(lease) -> Renewal:
-    return Renewal(lease.name, state_of(lease).claim.attempt, lease.token, 600_000_000)
-
-
 def spoil(client, how: str | bytes) -> None:
     """The record of "b" can't be read any more."""
     key = "leasehold:{:b}"
@@ -170,11 +149,13 @@ def spoil(client, how: str | bytes) -> None:
 
 
 @pytest.mark.parametrize("how", ["newer", "foreign", b"\xc1", b"\x91\x07"])
-def test_a_record_that_cannot_be_read_is_no_matter_of_the_other_leases(locks, client, how) -> None:
+def test_a_record_that_cannot_be_read_is_no_matter_of_the_other_leases(redis_server, locks, client, how) -> None:
     leases = [locks.lock(name, ttl=600).acquire() for name in "abc"]
-    spoil(client, how)
-    core = locks._core
-    first, second, third = core.driver.run(core.store.renew([renewal_of(lease) for lease in leases]), 20.0)
+    with direct(redis_server.url) as store:
+        attempts = [store.run(store.store.inspect(name))[0].attempt for name in "abc"]
+        spoil(client, how)
+        batch = [renewal(*each) for each in zip("abc", attempts, (lease.token for lease in leases), strict=True)]
+        first, second, third = store.run(store.store.renew(batch), 20.0)
     assert (first, third) == (RENEWED, RENEWED)
     assert isinstance(second, StoreUnavailable)
     assert "record of 'b'" in str(second)
@@ -183,18 +164,14 @@ def test_a_record_that_cannot_be_read_is_no_matter_of_the_other_leases(locks, cl
     client.flushall()  # or it could not be given back
 
 
-def scripts_run(client) -> int:
-    return client.info("commandstats")["cmdstat_evalsha"]["calls"]
-
-
 def test_one_round_trip_each(start_server) -> None:
     """On a server of its own: what others may have left is not counted."""
     server = start_server(Redis)
     with redis.Redis(port=server.port) as client, leasehold.connect(server.url, ttl=600) as locks:
-        locks._core.driver.listen("", None)
-        eventually(lambda: settled(locks))  # with nothing held: the keeper has nothing to look at, however late it is
         lock = locks.lock("a")
         lock.acquire().release()
+        eventually(lambda: listening(client))
+        time.sleep(0.3)  # with nothing held, the keeper that hears of the listener has nothing to look at
         before = scripts_run(client)
         lock.acquire().release()
         assert scripts_run(client) - before == 2
@@ -286,8 +263,8 @@ def test_a_dropped_listener_is_replaced(redis_server, client, locks, seldom: flo
 
 @pytest.mark.parametrize("side", ["threads", "asyncio"])
 def test_an_outage_is_told_once(start_server, caplog, monkeypatch, side: str) -> None:
-    for module in (redis_threads, redis_tasks):
-        monkeypatch.setattr(module, "HEARTBEAT", 600.0)  # a server that is slow to answer is no outage
+    monkeypatch.setattr(limits, "HEARTBEAT", 600.0)  # a server that is slow to answer is no outage
+    monkeypatch.setattr(limits, "LATER", 0.05)
     server = start_server(Redis)
 
     def told() -> int:
@@ -295,33 +272,27 @@ def test_an_outage_is_told_once(start_server, caplog, monkeypatch, side: str) ->
         messages = [record.getMessage() for record in caplog.records]
         return sum("listener failed" in message and f":{server.port}:" in message for message in messages)
 
-    def through_two_outages(driver) -> None:
-        tries, listen = [], driver._link.ear
-
-        def ear(*args):
-            tries.append(args)
-            return listen(*args)
-
-        driver._link.ear = ear
+    def through_two_outages() -> None:
         for outage in (1, 2):
-            eventually(lambda: driver._up)  # it knows: that the server takes it for a listener is not enough
+            with redis.Redis(port=server.port) as client:
+                eventually(lambda client=client: listening(client))
+                time.sleep(0.5)  # it knows
             server.kill()
             eventually(lambda outage=outage: told() == outage)
-            before = len(tries)
-            eventually(lambda before=before: len(tries) > before + 3)  # it has tried again, more than once
+            time.sleep(1)  # it has tried again, more than once
             server.start()
         assert told() == 2
 
     if side == "threads":
         with leasehold.connect(server.url, ttl=600) as locks:
             locks.lock("a").acquire()
-            through_two_outages(locks._core.driver)
+            through_two_outages()
         return
 
     async def scenario() -> None:
         async with aio.connect(server.url, ttl=600) as locks:
             await locks.lock("a").acquire()
-            await asyncio.to_thread(through_two_outages, locks._core.driver)
+            await asyncio.to_thread(through_two_outages)
 
     asyncio.run(scenario())
 
@@ -332,47 +303,48 @@ def test_each_call_has_a_limit_of_its_own(start_server, side: str) -> None:
     server = start_server(Redis)
     patience = 20.0
 
-    def run(driver, steps, limit: float):
+    opened = find(server.url, "")
+
+    def run(limit: float):
+        steps = opened.store.inspect("a")
         if side == "threads":
             return driver.run(steps, limit)
         return loop.run_until_complete(driver.run(steps, limit))
 
     loop = asyncio.new_event_loop()
-    locks = leasehold.connect(server.url) if side == "threads" else aio.connect(server.url)
-    core = locks._core
+    driver = opened.threads() if side == "threads" else opened.tasks()
     try:
-        assert run(core.driver, core.store.inspect("a"), 2 * patience) == []
+        assert run(2 * patience) == []
         server.pause()
         for _ in range(2):
             began = time.monotonic()
             with pytest.raises(StoreUnavailable):
-                run(core.driver, core.store.inspect("a"), 0.3)
+                run(0.3)
             assert 0.2 < time.monotonic() - began < patience
         server.resume()
-        assert run(core.driver, core.store.inspect("a"), patience) == []
+        assert run(patience) == []
     finally:
         server.resume()
         if side == "threads":
-            locks.close()
+            driver.close()
         else:
-            loop.run_until_complete(locks.close())
+            loop.run_until_complete(driver.close())
         loop.close()
 
 
-def test_what_was_published_before_we_listened_is_not_missed(redis_server, locks) -> None:
-    link = locks._core.driver._link
-    subscribe, published = link.ear, threading.Event()
+def test_what_was_published_before_we_listened_is_not_missed(redis_server, client, monkeypatch) -> None:
+    subscribe, published = ThreadTransport.subscribe, threading.Event()
 
     def late(*args):
         published.wait(60)
         return subscribe(*args)
 
-    link.ear = late
-    lease = locks.lock("a", ttl=600).acquire()
-    with leasehold.connect(redis_server.url) as other:
+    with leasehold.connect(redis_server.url) as locks, leasehold.connect(redis_server.url) as other:
+        monkeypatch.setattr(ThreadTransport, "subscribe", late)
+        lease = locks.lock("a", ttl=600).acquire()
         assert other.break_lease("a") is True
-    published.set()
-    assert lease.lost.wait(60)
+        published.set()
+        assert lease.lost.wait(60)
 
 
 def test_a_wait_longer_than_the_socket_timeout(redis_server, client) -> None:
@@ -389,8 +361,7 @@ def test_a_wait_longer_than_the_socket_timeout(redis_server, client) -> None:
 
 
 async def test_who_waits_for_a_connection_is_not_overtaken(redis_server) -> None:
-    async with aio.connect(redis_server.url) as locks:
-        locks._core.driver._link._most = 1
+    async with aio.connect(redis.asyncio.Redis.from_url(redis_server.url, max_connections=3)) as locks:
         served: list[str] = []
 
         async def ask(name: str, times: int) -> None:
@@ -402,11 +373,15 @@ async def test_who_waits_for_a_connection_is_not_overtaken(redis_server) -> None
     assert served[-100:] == ["greedy"] * 100
 
 
+async def acquire(locks):
+    return await locks.lock("a").acquire()
+
+
 async def test_a_cancelled_acquire_leaves_nothing(redis_server, client) -> None:
     async with aio.connect(redis_server.url) as locks:
         await (await locks.lock("warm").acquire()).release()
         for delay in range(0, 40):
-            task = asyncio.ensure_future(locks.lock("a").acquire()._acquire)
+            task = asyncio.ensure_future(acquire(locks))
             await asyncio.sleep(delay / 20_000)
             task.cancel()
             try:
@@ -459,7 +434,8 @@ for thread in threads:
 for line in served:
     print(*line)
 print("looks", *looks)
-print("renewals", locks._core.renewals + locks._core.renewal_failures, flush=True)
+counted = locks.counters()
+print("renewals", counted.renewals + counted.renewal_failures, flush=True)
 locks.close()
 """
 
@@ -536,7 +512,7 @@ def test_two_hundred_waiters_in_four_processes(redis_server, client) -> None:
         assert found.served == found.came
         assert found.listeners == processes
         # A waiter looks twice in this time at most; a listener (the holder has one too) asks for a sign of life.
-        assert found.idle <= 2 * count + (processes + 1) * (QUIET / HEARTBEAT + 1)
+        assert found.idle <= 2 * count + (processes + 1) * (QUIET / limits.HEARTBEAT + 1)
         costs[count] = found.calls
     assert found.idle / QUIET / count <= 0.2
     assert max(costs.values()) <= 1.2 * min(costs.values()), costs
@@ -623,12 +599,18 @@ def test_several_waiters_of_one_process_are_all_called(redis_server, client, loc
 async def test_a_cancellation_is_not_lost_in_the_users_client(redis_server, connected: bool) -> None:
     """Wherever it comes. redis-py sends by ``asyncio.wait_for``, which forgets it if it comes as the sending ends."""
     client = redis.asyncio.Redis.from_url(redis_server.url, protocol=3, socket_timeout=20)
+    control = redis.Redis.from_url(redis_server.url)
+
+    def kill_all_but(control: redis.Redis) -> None:
+        control.client_kill_filter(_type="normal", skipme=True)
+        time.sleep(0.02)
+
     async with aio.connect(client) as locks:
         turns, cancelled = 0, True
         assert await (await locks.lock("a").acquire()).release()
         while cancelled:
             if not connected:
-                locks._core.driver._link.hang_up()
+                await asyncio.to_thread(kill_all_but, control)
             task = asyncio.create_task(locks.lock("a").acquire(30))
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -645,11 +627,9 @@ def test_the_first_living_waiter_behind_dead_ones_is_told_when_to_look(
     """L2: six waiters have died. Nobody hears that the second is next, so the seventh is told, and each of the dead
     costs it a first term, not the time until it would look by itself."""
     lease = locks.lock("a").acquire()
-    dead = leasehold.connect(redis_server.url)
-    for _ in range(6):
-        ask = dead.lock("a")._spec.ask("dead", queue=True)._replace(ttl=600_000_000)
-        assert isinstance(dead._core.driver.run(dead._core.store.acquire(ask), 5.0), Busy)
-    dead.close()
+    with direct(redis_server.url) as dead:
+        for number in range(6):
+            assert isinstance(dead.run(dead.store.acquire(make_ask("a", f"dead{number}", 600, queue=True))), Busy)
     with leasehold.connect(redis_server.url) as alive:
         taken: list[float] = []
 
@@ -674,10 +654,8 @@ def test_who_is_next_is_told_if_it_does_not_look_soon_by_itself(
     """A waiter dies; the one behind it has come before, just now, or is of leasehold 0.1, which does not look so soon.
     It need not wait for its fallback."""
     lease = locks.lock("a").acquire()
-    with leasehold.connect(redis_server.url) as dead, leasehold.connect(redis_server.url) as alive:
-        core = dead._core
-        ask = dead.lock("a")._spec.ask("dead", queue=True)._replace(ttl=600_000_000)
-        assert isinstance(core.driver.run(core.store.acquire(ask), 5.0), Busy)
+    with direct(redis_server.url) as dead, leasehold.connect(redis_server.url) as alive:
+        assert isinstance(dead.run(dead.store.acquire(make_ask("a", "dead", 600, queue=True))), Busy)
         pushes = client.pubsub()
         pushes.psubscribe("leasehold:session:*")
         taken: list[float] = []
@@ -711,43 +689,36 @@ def test_many_leases_are_renewed_in_batches(start_server) -> None:
     server = start_server(Redis)
     options = {"ttl": 60.0, "renew_every": 0.67, "max_renew_failures": 1000}  # a machine that stands still loses none
     with redis.Redis(port=server.port) as client, leasehold.connect(server.url, **options) as locks:
-        core = locks._core
 
         def count() -> tuple[int, int, int]:
             """Renewals before and after the look at how many scripts were run: some may come in between."""
-            return core.renewals, scripts_run(client), core.renewals
+            return locks.counters().renewals, scripts_run(client), locks.counters().renewals
 
         held = [locks.lock(f"many-{number}").acquire() for number in range(600)]
-        eventually(lambda: renewed(held))
+        eventually(Renewed(held))
         begun = count()
-        eventually(lambda: core.renewals >= begun[2] + 1800)
+        eventually(lambda: locks.counters().renewals >= begun[2] + 1800)
         ended = count()
         calls, least, most = ended[1] - begun[1], ended[0] - begun[2], ended[2] - begun[0]
         assert all(lease.valid for lease in held)
         # 600 leases, 200 in a batch; those that are not due together go in smaller ones. What one has run and not
         # counted yet may be at the beginning or at the end.
         assert calls + 1 >= least / 200
-        assert calls <= 40 * (most + core.renewal_failures) / 1800 + 1
+        assert calls <= 40 * (most + locks.counters().renewal_failures) / 1800 + 1
 
 
-def test_many_leases_are_given_back_in_batches(redis_server, client) -> None:
-    locks = leasehold.connect(redis_server.url, ttl=600)
-    locks.lock("first").acquire().release()
-    eventually(lambda: settled(locks))
-    held = [locks.lock(f"many-{number}").acquire() for number in range(500)]
-    sent = locks._core.driver._link.send
-    trips: list[int] = []
-
-    def send(calls, *args):
-        trips.append(len(calls))
-        return sent(calls, *args)
-
-    locks._core.driver._link.send = send
-    locks.close()
-    assert sum(trips) >= 500
-    assert len(trips) <= 5, "200 in a batch, and perhaps a renewal"
-    assert all(lease.lost_reason for lease in held)
-    assert client.hget("leasehold:{:many-7}", "h") is None
+def test_many_leases_are_given_back_in_batches(start_server) -> None:
+    """On a server of its own, by the packets that it gets: a batch is sent in one go."""
+    server = start_server(Redis)
+    with redis.Redis(port=server.port) as client, Proxy(server.port) as proxy:
+        locks = leasehold.connect(server.url.replace(str(server.port), str(proxy.port)), ttl=600)
+        held = [locks.lock(f"many-{number}").acquire() for number in range(500)]
+        before = client.info("stats")["total_reads_processed"]
+        locks.close()
+        reads = client.info("stats")["total_reads_processed"] - before
+        assert reads <= 200, "200 in a batch of some 35 kB, which comes in parts"
+        assert all(lease.lost_reason for lease in held)
+        assert client.hget("leasehold:{:many-7}", "h") is None
 
 
 def test_one_that_cannot_be_given_back_holds_up_no_other(redis_server, client) -> None:
@@ -863,7 +834,7 @@ def test_a_node_of_a_cluster(redis_cluster: RedisCluster) -> None:
 
 def test_tls_to_a_plain_port(redis_server, monkeypatch) -> None:
     """That it speaks no TLS is seen by a question that comes after the handshake was given up: it has time for that."""
-    monkeypatch.setattr(pool_threads, "_PROBE", 20.0)
+    monkeypatch.setattr(limits, "PLAIN_LIMIT", 20.0)
     monkeypatch.setattr(timing, "CALL_LIMIT", 8.0)
     refuses(redis_server.url.replace("redis://", f"rediss://:{SECRET}@"), StoreNotReady, "TLS")
 
@@ -937,7 +908,7 @@ def test_a_cluster_client_of_the_users_own(redis_cluster: RedisCluster) -> None:
     given = redis.RedisCluster(host="127.0.0.1", port=redis_cluster.members[0].port, decode_responses=True)
     with leasehold.connect(given) as locks, leasehold.connect(redis_cluster.url) as other:
         held = [locks.lock(f"c-{number}", **OFTEN).acquire() for number in range(20)]
-        eventually(lambda: renewed(held))
+        eventually(Renewed(held))
         assert len(list(locks.leases("c-"))) == 20
         release = threading.Timer(0.3, held[0].release)
         release.start()
@@ -952,29 +923,43 @@ async def test_a_cluster_client_of_asyncio(redis_cluster: RedisCluster) -> None:
     given = redis.asyncio.RedisCluster(host="127.0.0.1", port=redis_cluster.members[0].port)
     async with aio.connect(given) as locks:
         held = [await locks.lock(f"d-{number}", **OFTEN).acquire() for number in range(20)]
-        while not renewed(held):  # noqa: ASYNC110
+        renewed = Renewed(held)
+        while not renewed():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert len([lease async for lease in locks.leases("d-")]) == 20
     await given.aclose()
 
 
 async def test_what_is_borrowed_of_a_client_goes_back(redis_server, client) -> None:
-    given = redis.asyncio.Redis.from_url(redis_server.url, max_connections=8)
-    borrowed = given.connection_pool._in_use_connections
+    pool = CountingPool.from_url(redis_server.url, max_connections=8)
+    given = redis.asyncio.Redis(connection_pool=pool)
 
     async def pair(number: int) -> None:
         await (await locks.lock(f"pair-{number}").acquire()).release()
 
     async with aio.connect(given) as locks:
         await asyncio.gather(*(pair(number) for number in range(20)))
-        assert 0 < len(borrowed) <= 5, "four for calls, one that listens"
+        assert 0 < pool.lent <= 6, "five for calls, one that listens"
         assert await given.ping() is True
         client.client_kill_filter(_type="normal", skipme=True)
         await pair(0)
-        assert len(borrowed) <= 5
-    assert not borrowed
+        assert pool.lent <= 6
+    assert pool.lent == 0
     assert await given.ping() is True, "it is not ours to close"
-    await given.aclose()
+    await pool.aclose()
+
+
+class CountingPool(redis.asyncio.ConnectionPool):
+    lent = 0
+
+    async def get_connection(self, *args, **options):
+        found = await super().get_connection(*args, **options)
+        self.lent += 1
+        return found
+
+    async def release(self, connection):
+        self.lent -= 1
+        return await super().release(connection)
 
 
 def test_a_loop_ends_though_a_client_swallows_that_the_listener_was_cancelled(redis_server, client) -> None:
@@ -1075,5 +1060,5 @@ def test_one_that_is_interrupted_while_it_connects_leaves_no_socket(redis_server
     with leasehold.connect(redis_server.url) as locks:
         with pytest.raises(KeyboardInterrupt):
             locks.lock("interrupted").acquire()
-        assert [connection._sock for connection in left] == [None]
+        assert [connection.is_connected for connection in left] == [False]
         assert locks.lock("interrupted").acquire().release()

@@ -18,9 +18,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 import leasehold
 from leasehold import aio
 from leasehold.errors import StoreNotReady, StoreUnavailable
-from leasehold.stores.redis.client_address import address_of
-from leasehold.stores.redis.sentinel import Primary, Sentinels, Where
-from leasehold.stores.redis.url import Address, parse
+from leasehold.stores.redis.clients import address_of
+from leasehold.stores.redis.sentinel import AskSentinel, ConnectPrimary, Sentinels
+from leasehold.stores.redis.url import RedisAddress, parse
 from servers.redis import Redis
 from servers.redis_ensembles import SentinelSetup
 
@@ -39,11 +39,16 @@ def sentinel(names: int | None) -> Iterator[int]:
                 return
             threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
+    told = {"name": "m", "ip": "127.0.0.1", "port": names, "flags": "master", "num-other-sentinels": 0}
+    words = [str(word).encode() for pair in told.items() for word in pair]
+    master = b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
+    reply = b"*1\r\n" + master  # to SENTINEL MASTERS
+
     def answer(connection: socket.socket) -> None:
         with connection, suppress(OSError):  # who asked may have gone meanwhile
             while connection.recv(4096):
                 if names is not None:
-                    connection.sendall(b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%d\r\n" % (len(str(names)), names))
+                    connection.sendall(reply)
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=serve, daemon=True).start()
@@ -84,17 +89,17 @@ def test_sentinels_that_hang_do_not_use_up_the_limit(start_server: Any, side: st
 
 
 def sentinels() -> Sentinels:
-    return Sentinels(Address("sentinel", HOSTS, "", "m", False, 0, {}, {}), {})
+    return Sentinels(RedisAddress("sentinel", HOSTS, "", "m", False, 0, {}, {}), {})
 
 
 def test_each_has_its_share_and_the_primary_too() -> None:
     steps = sentinels().connect(4.0)
     asked = [next(steps), *(steps.throw(RedisConnectionError("away")) for _ in range(2))]
-    assert all(isinstance(where, Where) for where in asked)
+    assert all(isinstance(where, AskSentinel) for where in asked)
     assert [where.host for where in asked] == ["one", "two", "three"]
     assert asked[0].limit <= 1.0
     named = steps.send(("primary", 6379))
-    assert isinstance(named, Primary)
+    assert isinstance(named, ConnectPrimary)
     assert named.limit <= 4.0
     with pytest.raises(RedisConnectionError, match="refused"):
         steps.throw(RedisConnectionError("refused"))

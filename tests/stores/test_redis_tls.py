@@ -14,10 +14,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from redis_tools import Renewed
 
 import leasehold
 from leasehold import aio
-from leasehold.core.lease import state_of
 from leasehold.errors import StoreNotReady
 from leasehold.stores.redis.doctor import doctor
 from servers.base import NotReady
@@ -95,8 +95,8 @@ def test_threads(server: TlsRedis, scheme: str) -> None:
         got: list[int] = []
         waiter = threading.Thread(target=lambda: got.append(other.lock("a").acquire(timeout=60).token))
         waiter.start()
-        while state_of(lease).sent == state_of(lease).acquired:  # until it was renewed
-            lease.check()
+        renewed = Renewed([lease])
+        while not renewed():
             time.sleep(0.01)
         assert waiter.is_alive()
         assert [each.name for each in other.leases()] == ["a"]
@@ -105,12 +105,16 @@ def test_threads(server: TlsRedis, scheme: str) -> None:
         assert got > [lease.token]
 
 
+async def take(locks: aio.Locks) -> aio.Lease:
+    return await locks.lock("a").acquire(timeout=60)
+
+
 async def test_tasks(server: TlsRedis) -> None:
     async with aio.connect(server.url, **OFTEN) as locks, aio.connect(server.url) as other:
         lease = await locks.lock("a").acquire()
-        waiter = asyncio.ensure_future(other.lock("a").acquire(timeout=60)._acquire)
-        while state_of(lease).sent == state_of(lease).acquired:  # until it was renewed
-            lease.check()
+        waiter = asyncio.ensure_future(take(other))
+        renewed = Renewed([lease])
+        while not renewed():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert not waiter.done()
         assert await lease.release() is True

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 from redis.crc import key_slot
+from redis_tools import scripts_run
 
 import leasehold
 from leasehold import aio
@@ -24,12 +25,12 @@ from leasehold.core.protocol import SECOND, Ask, Busy, Holding, run_steps
 from leasehold.core.timing import FALLBACK, STAGGER, WAITER_TTL
 from leasehold.stores.common import waiting as redis_waiting
 from leasehold.stores.common.waiting import UNDER_WAY, Wake
+from leasehold.stores.redis import limits
 from leasehold.stores.redis import store as redis_store
-from leasehold.stores.redis import tasks as redis_tasks
-from leasehold.stores.redis import threads as redis_threads
 from leasehold.stores.redis import waiter as redis_waiter
-from leasehold.stores.redis.scripts import ABANDON, ACQUIRE, LOOK_FOR, Call
-from leasehold.stores.redis.store import Confirmed, RedisStore
+from leasehold.stores.redis.requests import ScriptCall, round_trip
+from leasehold.stores.redis.scripts import ABANDON, ACQUIRE, LOOK_FOR
+from leasehold.stores.redis.store import RedisStore
 from leasehold.stores.redis.waiter import RELIED, SLOWLY, Waiter
 from leasehold.testing.handles import in_time
 from servers.proxy import Proxy
@@ -67,11 +68,9 @@ class Server:
         match request:
             case Wake(attempt):
                 return self.woken.append(attempt)
-            case Confirmed(calls):
-                return [self.call(call) for call in calls]
         return self.call(request)
 
-    def call(self, call: Call) -> Any:
+    def call(self, call: ScriptCall) -> Any:
         self.sent.append({ACQUIRE: "ask", LOOK_FOR: "look", ABANDON: "abandon"}[call.script])
         if self.error is not None:
             raise self.error
@@ -418,11 +417,12 @@ def test_in_a_cluster_one_look_is_for_one_slot(monkeypatch: pytest.MonkeyPatch) 
     assert server.sent == ["look"]
 
 
-def test_a_look_is_confirmed_like_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server(monkeypatch, replicas=1)
+def test_a_look_is_confirmed_like_all_else(server: Server) -> None:
     server.queue("1a", "2b")
     server.now += FALLBACK
-    assert isinstance(next(server.store.acquire(ask_of("1a"))), Confirmed)
+    look = next(server.store.acquire(ask_of("1a")))
+    assert look.script is LOOK_FOR
+    assert round_trip((look,), server.now + 5, replicas=1).commands[-1][:2] == (b"WAIT", b"1")
 
 
 def test_in_a_forked_child_nobody_waits_and_nobody_looks(server: Server) -> None:
@@ -607,8 +607,7 @@ def test_a_slow_answer_is_reckoned_from_early_on(server: Server) -> None:
 @pytest.fixture(autouse=True)
 def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """No listener gives up a server that is slow to answer: whoever waits would ask again."""
-    for module in (redis_threads, redis_tasks):
-        monkeypatch.setattr(module, "HEARTBEAT", 600.0)
+    monkeypatch.setattr(limits, "HEARTBEAT", 600.0)
 
 
 @pytest.fixture
@@ -634,18 +633,12 @@ async def soon(true: Callable[[], object], within: float = 60.0) -> None:
         await asyncio.sleep(0.01)
 
 
-def scripts(*clients: redis.Redis) -> int:
-    """How many were run."""
-    stats = [client.info("commandstats") for client in clients]
-    return sum(each.get(f"cmdstat_{name}", {"calls": 0})["calls"] for each in stats for name in ("evalsha", "eval"))
-
-
 def all_known(locks: Any, count: int) -> bool:
     """They wait, and are called when it is their turn. None of them is new, or about to ask since the listener has come
     up."""
     waiters = list(locks._core.store.waiters.values())
     known = [waiter for waiter in waiters if not waiter.rung and waiter._known[0].look is None]
-    return locks._core.driver._up and len(known) == len(waiters) == count
+    return locks._core.driver.listener.up and len(known) == len(waiters) == count
 
 
 @contextmanager
@@ -654,7 +647,7 @@ def listening(target: Any) -> Iterator[leasehold.Locks]:
     with leasehold.connect(target) as locks:
         driver: Any = locks._core.driver
         driver.listen("", None)
-        eventually(lambda: driver._up)
+        eventually(lambda: driver.listener.up)
         yield locks
 
 
@@ -716,9 +709,9 @@ def test_many_idle_threads_send_as_little_as_one(start_server: Any, monkeypatch:
         leases = [ours.lock(name, ttl=600, renew=False).acquire() for name in "abcd"]
         waiting = Waiting(theirs, NAMES)
         eventually(lambda: all_known(theirs, len(NAMES)))
-        began, before = time.monotonic(), scripts(client)
+        began, before = time.monotonic(), scripts_run(client)
         time.sleep(PERIODS)
-        sent = scripts(client) - before
+        sent = scripts_run(client) - before
         check_idle(sent, time.monotonic() - began)
         for lease in leases:
             lease.release()
@@ -746,9 +739,9 @@ async def test_many_idle_tasks_send_as_little_as_one(start_server: Any, monkeypa
         async with aio.connect(server.url) as ours, aio.connect(server.url) as theirs:
             leases = [await ours.lock(name, ttl=600, renew=False).acquire() for name in "abcd"]
             tasks = await wait_in_tasks(theirs)
-            began, before = time.monotonic(), scripts(client)
+            began, before = time.monotonic(), scripts_run(client)
             await asyncio.sleep(PERIODS)
-            sent = scripts(client) - before
+            sent = scripts_run(client) - before
             check_idle(sent, time.monotonic() - began)
             for lease in leases:
                 await lease.release()
@@ -770,9 +763,9 @@ def test_in_a_cluster_they_send_one_look_per_slot(
     async def in_tasks() -> tuple[int, float]:
         async with aio.connect(url) as theirs:
             tasks = await wait_in_tasks(theirs)
-            began, before = time.monotonic(), scripts(*nodes)
+            began, before = time.monotonic(), scripts_run(*nodes)
             await asyncio.sleep(PERIODS)
-            sent = scripts(*nodes) - before, time.monotonic() - began
+            sent = scripts_run(*nodes) - before, time.monotonic() - began
             await asyncio.to_thread(give_back)
             await asyncio.wait_for(asyncio.gather(*tasks), 60)
             return sent
@@ -781,9 +774,9 @@ def test_in_a_cluster_they_send_one_look_per_slot(
         with listening(url) as theirs:
             waiting = Waiting(theirs, NAMES)
             eventually(lambda: all_known(theirs, len(NAMES)))
-            began, before = time.monotonic(), scripts(*nodes)
+            began, before = time.monotonic(), scripts_run(*nodes)
             time.sleep(PERIODS)
-            sent = scripts(*nodes) - before, time.monotonic() - began
+            sent = scripts_run(*nodes) - before, time.monotonic() - began
             give_back()
             waiting.end()
             return sent
@@ -876,10 +869,10 @@ def test_an_idle_waiter_costs_less_than_a_command_in_five_seconds(redis_server: 
         leases = [ours.lock(name, ttl=600, renew=False).acquire() for name in "abcd"]
         waiting = Waiting(theirs, NAMES)
         eventually(lambda: all_known(theirs, len(NAMES)))
-        began, before = time.monotonic(), scripts(client)
+        began, before = time.monotonic(), scripts_run(client)
         places = client.zrange("leasehold:{:a}:queue", 0, -1)
         time.sleep(4 * FALLBACK + 1)
-        sent, seconds = scripts(client) - before, time.monotonic() - began
+        sent, seconds = scripts_run(client) - before, time.monotonic() - began
         assert client.zrange("leasehold:{:a}:queue", 0, -1) == places  # a place lasts 15 s without a sign of life
         for lease in leases:
             lease.release()
@@ -1186,10 +1179,10 @@ def test_waiters_are_served_also_when_all_calls_get_lost(
         lease = ours.lock("a", ttl=600).acquire()
         waiting = Waiting(theirs, "aaa")
         eventually(lambda: all_known(theirs, 3))
-        driver._ring = lambda attempt, news=None: None
+        driver.listener.hear = lambda payload: False
         lease.release()
         waiting.end()
-        assert driver._up
+        assert driver.listener.up
 
 
 def test_decoded_replies_are_understood(
@@ -1336,7 +1329,7 @@ def test_a_new_loop_does_not_look_for_those_of_the_old_one(redis_server: Any, cl
         await locks.inspect("a")
         while not waiters:
             await core.driver.run(core.store.acquire(ask_of("1a")), 5.0)
-        await core.driver._link.close()
+        await core.driver.close()
 
     async def come() -> None:
         async with locks.lock("b"):
@@ -1365,13 +1358,13 @@ async def test_the_listener_comes_back_when_every_task_was_cancelled(redis_serve
         theirs = await others.lock("name").acquire()
         for _ in range(2):
             waiter = asyncio.ensure_future(locks.lock("name", timeout=60).acquire())
-            await until(lambda: driver._up)
+            await until(lambda: driver.listener.up)
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
             await asyncio.wait([waiter])
             assert not await driver.listen("", None), "one that ends is not to be relied upon"
         waiter = asyncio.ensure_future(locks.lock("name", timeout=60).acquire())
-        await until(lambda: driver._up)
+        await until(lambda: driver.listener.up)
         await theirs.release()
         await (await waiter).release()
 

@@ -9,17 +9,19 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partialmethod
+from typing import Any
 
 import pytest
 import redis
+from redis_tools import Renewed, direct, renewal
 from redlock_nodes import be_patient, behind_a_proxy, holders, url
 
 import leasehold
 from leasehold import aio
-from leasehold.core.lease import state_of
-from leasehold.core.protocol import RENEWED, Renewal
+from leasehold.core.protocol import RENEWED
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
-from leasehold.stores.redis import pool_tasks, pool_threads
+from leasehold.stores.redis.transport_tasks import TaskTransport
+from leasehold.stores.redis.transport_threads import ThreadTransport
 from leasehold.stores.redlock.node import REST
 from leasehold.testing.handles import in_time
 from servers.proxy import Proxy
@@ -82,7 +84,7 @@ def test_a_minority_may_be_dead(nodes, locks) -> None:
     for node in nodes[:2]:
         node.kill()
     lease = locks.lock("b", ttl=60, renew_every=0.5, max_renew_failures=1000).acquire(timeout=20)
-    eventually(lambda: state_of(lease).sent > state_of(lease).acquired)  # renewed by the other three
+    eventually(Renewed([lease]))  # by the other three
     assert lease.valid
     assert lease.release() is True
     assert locks.lock("c").acquire(timeout=20).token > before
@@ -166,11 +168,15 @@ async def test_one_bad_node_is_not_waited_for_by_tasks(nodes, fault: str) -> Non
                 nodes[0].resume()
 
 
+async def acquire(locks: aio.Locks) -> aio.Lease:
+    return await locks.lock("a").acquire()
+
+
 async def test_a_cancelled_acquire_leaves_nothing_on_any_node(nodes) -> None:
     async with aio.connect(url(nodes)) as locks:
         await (await locks.lock("warm").acquire()).release()
         for delay in range(40):
-            task = asyncio.ensure_future(locks.lock("a").acquire()._acquire)
+            task = asyncio.ensure_future(acquire(locks))
             await asyncio.sleep(delay / 10_000)
             task.cancel()
             try:
@@ -422,11 +428,12 @@ def test_what_a_minority_refuses_is_no_matter(nodes) -> None:
 @pytest.mark.parametrize("spoilt", [2, 3])
 def test_a_node_that_cannot_read_a_record_has_no_vote(nodes, locks, spoilt: int) -> None:
     leases = [locks.lock(name, ttl=600).acquire(timeout=20) for name in "ab"]
-    for node in nodes[:spoilt]:
-        redis.Redis(port=node.port).hset("leasehold:{:b}", "f", "2")
-    core = locks._core
-    asks = [Renewal(lease.name, state_of(lease).claim.attempt, lease.token, 600_000_000) for lease in leases]
-    first, second = core.driver.run(core.store.renew(asks), 20.0)
+    with direct(url(nodes)) as store:
+        attempts = [store.run(store.store.inspect(lease.name))[0].attempt for lease in leases]
+        batch = [renewal(lease.name, each, lease.token) for lease, each in zip(leases, attempts, strict=True)]
+        for node in nodes[:spoilt]:
+            redis.Redis(port=node.port).hset("leasehold:{:b}", "f", "2")
+        first, second = store.run(store.store.renew(batch), 20.0)
     assert first == RENEWED
     if spoilt == 2:
         assert second == RENEWED
@@ -451,8 +458,8 @@ def test_a_node_survives_whatever_a_call_ends_with(nodes, side: str, monkeypatch
         async with aio.connect(url(nodes)) as locks:
             assert await (await locks.lock("a").acquire(timeout=60)).release()
 
-    kind = (pool_threads if side == "threads" else pool_tasks).Pool
-    monkeypatch.setattr(kind, "send", partialmethod(lambda self, send, *args: fail(send, self, *args), kind.send))
+    kind: Any = ThreadTransport if side == "threads" else TaskTransport
+    monkeypatch.setattr(kind, "do", partialmethod(lambda self, do, *args: fail(do, self, *args), kind.do))
     if side == "threads":
         with leasehold.connect(url(nodes)) as locks:
             assert locks.lock("a").acquire(timeout=60).release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,8 @@ from leasehold.core import clock
 from leasehold.core.lease import state_of
 from leasehold.core.protocol import SECOND, Busy, Grant, Renewal
 from leasehold.errors import LeaseLost
-from leasehold.stores.redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE, Call
+from leasehold.stores.redis.requests import ScriptCall
+from leasehold.stores.redis.scripts import ABANDON, ACQUIRE, RAISE, RELEASE
 from leasehold.stores.redlock.store import SPLIT, SPREAD, YOUNG, Held, RedlockStore, Tell
 from leasehold.testing.handles import Locks, eventually, in_time, make_ask
 from servers.redis import Redis
@@ -66,7 +68,7 @@ class Stuck:
         """Those of the first node, when all nodes have been asked something and have answered."""
         assert locks.lock("warm").acquire(20).release()
         for node in locks.real._core.driver._nodes:
-            eventually(lambda node=node: _link(node)._idle)
+            eventually(lambda node=node: not _waiting(node.jobs))
         locks.inspect("warm")  # each has come to it after the release
         return {each["id"] for each in self._client.client_list()}
 
@@ -74,7 +76,7 @@ class Stuck:
         """When a command to that node was given up on: what is sent to it after that goes directly."""
         (node, *_), (direct, *_) = (each.real._core.driver._nodes for each in (self.locks, self.other))
         eventually(lambda: node.health._error is not None)
-        _link(node)._make = _link(direct)._make
+        node.transport.make = direct.transport.make
 
     def arrive(self) -> None:
         """What was held back reaches the node, which does it, and hangs up."""
@@ -82,8 +84,9 @@ class Stuck:
         eventually(lambda: not self._through & {each["id"] for each in self._client.client_list()})
 
 
-def _link(node: Any) -> Any:
-    return node._link if hasattr(node, "_link") else node.link
+def _waiting(jobs: Any) -> bool:
+    """Whether a node has jobs that it has not begun."""
+    return bool(jobs) if isinstance(jobs, deque) else not jobs.empty()
 
 
 def test_an_acquire_that_reaches_a_node_too_late(connect: Connect, nodes: list[Redis], first: redis.Redis) -> None:
@@ -129,7 +132,7 @@ def test_an_abandon_that_reaches_a_node_too_late_ends_no_later_try(
     keys = store._one.keys("x")
 
     def send(script: Any, *args: bytes) -> Any:
-        return first.execute_command(*Call(script, keys, args).whole())
+        return first.execute_command(*ScriptCall(script, keys, args).command(whole=True))
 
     for number in (b"1", b"2"):
         assert send(ACQUIRE, *store._one.asked(make_ask("x", A, TTL)), number)[0] == 1
@@ -196,7 +199,7 @@ def test_a_lease_that_is_gone_at_a_majority_is_not_revived(connect: Connect, nod
     assert [holders(node, "x") is not None for node in nodes] == [False, False, True]
 
 
-def vote(locks: Locks, reply: Grant) -> Call | None:
+def vote(locks: Locks, reply: Grant) -> ScriptCall | None:
     """What a node is told that said it knows nothing of the lease."""
     told = locks.store._votes({0: Renewal("x", A, reply.token, int(TTL) * SECOND)}, {0: [0]}, 0)
     return None if told is None else told.calls[0]
@@ -212,7 +215,7 @@ def test_whom_a_node_votes_for_again(connect: Connect, nodes: list[Redis], first
     assert call is not None
 
     def give() -> Any:
-        return first.execute_command(*call.whole())
+        return first.execute_command(*call.command(whole=True))
 
     assert give() == 0  # it has it
     first.flushall()
@@ -234,7 +237,7 @@ def test_whom_a_node_votes_for_again(connect: Connect, nodes: list[Redis], first
     eventually(lambda: holders(nodes[0], "x") is None)
     assert give() == 0  # another has held it, by a majority
     first.flushall()
-    first.execute_command(*Call(ABANDON, call.keys, (A.encode(), call.args[12])).whole())
+    first.execute_command(*ScriptCall(ABANDON, call.keys, (A.encode(), call.args[12])).command(whole=True))
     assert give() == 0  # it was given back, and this came late
     locks.run(locks.store.abandon("x", A))
 

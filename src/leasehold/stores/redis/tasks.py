@@ -30,21 +30,21 @@ class RedisTasks:
         self._make_at_exit = at_exit
         self._at_exit: RedisThreads | None = None
         self._was_writable = False
-        self._listener = SessionListener(store, where)
+        self.listener = SessionListener(store, where)
         self._reset()
 
     def _reset(self) -> None:
         self._store.begin(os.urandom(8).hex().encode())
-        self._listener.reset()
+        self.listener.reset()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def on_ring(self) -> Callable[..., None]:
-        return self._listener.on_ring
+        return self.listener.on_ring
 
     @on_ring.setter
     def on_ring(self, callback: Callable[..., None]) -> None:
-        self._listener.on_ring = callback
+        self.listener.on_ring = callback
 
     def after_fork(self) -> None:
         self._reset()
@@ -88,15 +88,15 @@ class RedisTasks:
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
-            self._listener.waiting.add(attempt)
+            self.listener.waiting.add(attempt)
         # Again, if somebody has cancelled every task: redis-py may swallow that, and the task ends all the same.
         over = self._task is None or (self._task.done() and self._task.cancelling() > 0)
-        if over and not self._listener.closed:
+        if over and not self.listener.closed:
             self._task = asyncio.ensure_future(self._listen())
-        return self._listener.up and self._task is not None and not self._task.cancelling()
+        return self.listener.up and self._task is not None and not self._task.cancelling()
 
     def forget(self, attempt: str) -> None:
-        self._listener.forget(attempt)
+        self.listener.forget(attempt)
 
     async def _listen(self) -> None:
         while not self._is_over():
@@ -106,19 +106,19 @@ class RedisTasks:
             except Exception as caught:
                 error = caught
             finally:
-                self._listener.up = False
+                self.listener.up = False
             if self._is_over():
                 return
-            self._listener.end(error)
+            self.listener.end(error)
             del error  # its traceback holds this frame
-            await asyncio.sleep(self._listener.next_pause())
+            await asyncio.sleep(self.listener.next_pause())
 
     async def _hear(self) -> None:
-        subscription = await self._transport.subscribe(self._listener.channel, limits.CONNECT_LIMIT)
+        subscription = await self._transport.subscribe(self.listener.channel, limits.CONNECT_LIMIT)
         try:
-            self._listener.begin()
+            self.listener.begin()
             while not self._is_over():
-                if self._listener.hear(await subscription.read(limits.HEARTBEAT)):
+                if self.listener.hear(await subscription.read(limits.HEARTBEAT)):
                     await subscription.ping()
         finally:
             subscription.close()
@@ -126,10 +126,10 @@ class RedisTasks:
     def _is_over(self) -> bool:
         """Whether the listener is to end: redis-py may swallow that it was cancelled."""
         task = asyncio.current_task()
-        return self._listener.closed or (task is not None and task.cancelling() > 0)
+        return self.listener.closed or (task is not None and task.cancelling() > 0)
 
     async def close(self) -> None:
-        self._listener.closed = True
+        self.listener.closed = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=1.0)

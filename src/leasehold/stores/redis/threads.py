@@ -28,12 +28,12 @@ class RedisThreads:
         self._transport = transport
         self._where = where
         self._was_writable = False
-        self._listener = SessionListener(store, where)
+        self.listener = SessionListener(store, where)
         self._reset()
 
     def _reset(self) -> None:
         self._store.begin(os.urandom(8).hex().encode())
-        self._listener.reset()
+        self.listener.reset()
         self._mutex = threading.RLock()  # a signal handler may acquire where it has interrupted an acquire
         self._life: Life | None = None
         self._subscription: ThreadSubscription | None = None
@@ -41,11 +41,11 @@ class RedisThreads:
 
     @property
     def on_ring(self) -> Callable[..., None]:
-        return self._listener.on_ring
+        return self.listener.on_ring
 
     @on_ring.setter
     def on_ring(self, callback: Callable[..., None]) -> None:
-        self._listener.on_ring = callback
+        self.listener.on_ring = callback
 
     def after_fork(self) -> None:
         self._reset()
@@ -77,44 +77,44 @@ class RedisThreads:
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
         if attempt:
-            self._listener.waiting.add(attempt)
-        if self._life is None and not self._listener.closed:
+            self.listener.waiting.add(attempt)
+        if self._life is None and not self.listener.closed:
             with suppress(RuntimeError):  # no thread to be had: the waiter polls, and the next one tries again
                 start_thread("leasehold-redis", self._listen)
-        return self._listener.up
+        return self.listener.up
 
     def forget(self, attempt: str) -> None:
-        self._listener.forget(attempt)
+        self.listener.forget(attempt)
 
     def _listen(self) -> None:
         with Life() as life:
             with self._mutex:
-                if self._life is not None or self._listener.closed:
+                if self._life is not None or self.listener.closed:
                     return  # two have been started
                 self._life = life
-            while not self._listener.closed:
+            while not self.listener.closed:
                 error: Exception | None = None
                 try:
                     self._hear()
                 except Exception as caught:
                     error = caught
-                self._listener.end(error)
+                self.listener.end(error)
                 del error  # its traceback holds this frame
-                self._over.wait(self._listener.next_pause())
+                self._over.wait(self.listener.next_pause())
 
     def _hear(self) -> None:
-        self._subscription = subscription = self._transport.subscribe(self._listener.channel, limits.CONNECT_LIMIT)
+        self._subscription = subscription = self._transport.subscribe(self.listener.channel, limits.CONNECT_LIMIT)
         try:
-            self._listener.begin()
-            while not self._listener.closed:
-                if self._listener.hear(subscription.read(limits.HEARTBEAT)):
+            self.listener.begin()
+            while not self.listener.closed:
+                if self.listener.hear(subscription.read(limits.HEARTBEAT)):
                     subscription.ping()
         finally:
             self._subscription = None
             subscription.close()
 
     def close(self) -> None:
-        self._listener.closed = True
+        self.listener.closed = True
         with self._mutex:  # a thread that has just been started either is known here, or sees that all is over
             life, subscription = self._life, self._subscription
         self._over.ring()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -225,7 +224,9 @@ class TaskTransport:
     def _server(self, node: NodeAddress | None) -> TaskServerConnections:
         server = self._servers.get(node)
         if server is None:
-            server = self._servers[node] = TaskServerConnections(partial(self.make, node), self._most, self.give_back)
+            server = self._servers[node] = TaskServerConnections(
+                lambda limit: self.make(node, limit), self._most, self.give_back
+            )
         return server
 
     def give_back(self, connection: Any) -> None:

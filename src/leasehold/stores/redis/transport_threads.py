@@ -148,7 +148,7 @@ class ServerConnections:
 
 def shares(most: int) -> tuple[int, int]:
     """Of so many connections, how many are reserved, and how many acquires may use. With one, they share it."""
-    reserved = max(1, most * limits.RESERVED // limits.MOST)
+    reserved = max(1, min(limits.RESERVED, most // 2))
     return reserved, most - reserved
 
 
@@ -183,7 +183,9 @@ class ThreadTransport:
 
     def _server(self, node: NodeAddress | None) -> ServerConnections:
         server = self._servers.get(node)
-        return server or self._servers.setdefault(node, ServerConnections(partial(self.make, node), self._most))
+        return server or self._servers.setdefault(
+            node, ServerConnections(lambda limit: self.make(node, limit), self._most)
+        )
 
     def subscribe(self, channel: str, limit: float) -> ThreadSubscription:
         """Listen at the first node that answers."""

@@ -22,7 +22,7 @@ class Node:
     """See :class:`leasehold.stores.redlock.node.Node`."""
 
     def __init__(self, address: RedisAddress) -> None:
-        self._transport = thread_transport(address)
+        self.transport = thread_transport(address)
         self.health = Health(address.where)
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.thread: Life | None
@@ -58,7 +58,7 @@ class Node:
 
     def _finish(self) -> None:
         self._pay()
-        self._transport.close()
+        self.transport.close()
 
     def _do(self, asked: Job) -> Any:
         job = self.health.prepare(asked)
@@ -67,7 +67,7 @@ class Node:
         if self.health.owes() and (error := self._pay()):
             return self.health.failed(job, error)
         try:
-            reply = self._transport.do(job.request, clock.now() + job.limit)
+            reply = self.transport.do(job.request, clock.now() + job.limit)
             if isinstance(job.request, ScriptCalls):
                 all_well(reply)
         except Exception as error:  # any error: this job has failed, and the next one begins
@@ -78,7 +78,7 @@ class Node:
     def _pay(self) -> BaseException | None:
         try:
             for calls in self.health.debts():
-                all_well(self._transport.do(ScriptCalls(calls), clock.now() + SLOWEST))
+                all_well(self.transport.do(ScriptCalls(calls), clock.now() + SLOWEST))
         except Exception as error:
             self.health.failed(None, error)
             return error
