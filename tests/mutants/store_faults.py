@@ -593,7 +593,7 @@ ON CONFLICT (namespace, name) DO UPDATE SET version = l.version + 1, updated""",
     Mutant(
         "Redlock: who has no majority keeps what it was granted",
         "stores/redlock/store.py",
-        '        yield Tell(Call(ABANDON, call.keys, (ask.attempt.encode(), b"", number)), ask.ttl / SECOND)\n',
+        '        yield Tell(ScriptCall(ABANDON, call.keys, (ask.attempt.encode(), b"", number)), ask.ttl / SECOND)\n',
         "",
         "given_back",
         special="redlock",
