@@ -16,7 +16,8 @@ TITLE = "Redis"
 ABOUT = (
     f"A Redis of its own on loopback, without persistence; redis-py {redis.__version__}'s Lock, python-redis-lock, "
     "pottery, sherlock, tooz; leasehold with a client of the user's; leasehold's scripts over a bare socket, without a "
-    "library; leasehold and redis-py with uvloop in place of asyncio's own event loop, measured for asyncio's pairs alone. Where another peer "
+    "library; leasehold and redis-py "
+    "with uvloop in place of asyncio's own event loop, measured for asyncio's pairs alone. Where another peer "
     "has no figure it cannot: only redis-py has asyncio, and the bare scripts do not wait."
 )
 
