@@ -9,7 +9,6 @@ from ...errors import StoreUnavailable
 from . import limits
 from .errors import DRIVER_ERRORS
 from .store import CHANNEL, RedisStore, read_ring
-from .waiter import call_waiter
 
 
 class SessionListener:
@@ -36,7 +35,7 @@ class SessionListener:
 
     def forget(self, attempt: str) -> None:
         self.waiting.discard(attempt)
-        self._store.waiters.pop(attempt, None)
+        self._store.forget(attempt)
 
     def begin(self) -> None:
         """A subscription stands."""
@@ -77,5 +76,5 @@ class SessionListener:
 
     def _ring(self, attempt: str, leads: bool = False) -> None:
         """The waiter asks the store: anybody may publish on our channel, so nothing that a push says is believed."""
-        call_waiter(self._store.waiters, attempt, leads)
+        self._store.called(attempt, leads)
         self.on_ring(attempt)

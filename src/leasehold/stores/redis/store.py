@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ...core import clock
 from ...core.claim import Unsettled
 from ...core.log import WARNING, log
 from ...core.protocol import (
@@ -34,9 +33,8 @@ from ...core.protocol import (
     Store,
     Together,
 )
+from ...core.timing import STAGGER
 from ...errors import StoreError, StoreUnavailable
-from ..common import waiting
-from ..common.waiting import Wake, looked
 from .errors import known, unreadable
 from .requests import FindKeys, ScriptCall, ScriptCalls, all_well
 from .scripts import (
@@ -51,7 +49,6 @@ from .scripts import (
     RENEW,
     WRITE_NOTE,
 )
-from .waiter import Waiter, Waiters
 
 PREFIX = b"leasehold:{"
 CHANNEL = "leasehold:session:"
@@ -61,10 +58,8 @@ _LISTINGS = 4
 """How many listings can be under way at once without starting over."""
 _MOST_UNANSWERED = 10_000
 """Of how many attempts it is kept that one of their acquires may yet arrive."""
-_NEW = -2
-"""The place of one that has just come (look_for.lua)."""
-_AT_ONCE = 100
-"""How many waiters one script looks for: the server serves nobody else meanwhile, for a millisecond or a few."""
+_SOON = 0.3
+"""Seconds after which a new waiter looks once more. It is new for less than 0.5 s, and has to look within 0.8 s."""
 
 
 class RedisStore(Store):
@@ -72,13 +67,16 @@ class RedisStore(Store):
 
     fair = True
     lacks: Mapping[str, str] = {}
+    keeps_places = True
 
     def __init__(self, scheme: str, namespace: str, clustered: bool = False, quorum: bool = False) -> None:
         self.scheme = scheme
         self.session = b""
         """Where rings for us go."""
-        self.waiters = Waiters()
-        """Those who were told that they are in the queue."""
+        self._waiting: set[str] = set()
+        """Attempts that were told that they are in a queue."""
+        self._leading: set[str] = set()
+        """Attempts that were told that nobody who may be before them was heard."""
         space = namespace.replace("%", "%25").replace(":", "%3A").replace("}", "%7D")
         self._start = PREFIX + space.encode() + b":"
         self._clustered = clustered
@@ -90,7 +88,16 @@ class RedisStore(Store):
     def begin(self, session: bytes) -> None:
         """Rings go there from now on: for a driver, when it is made, and in a forked child, where nobody waits."""
         self.session = (b"C" if self._clustered else b"") + session  # grant.lua tells them apart
-        self.waiters.reset()
+        self._waiting, self._leading = set(), set()
+
+    def called(self, attempt: str, leads: bool) -> None:
+        """A push has called the attempt."""
+        (self._leading.add if leads else self._leading.discard)(attempt)
+
+    def forget(self, attempt: str) -> None:
+        """The attempt no longer waits."""
+        self._waiting.discard(attempt)
+        self._leading.discard(attempt)
 
     def keys(self, name: str) -> tuple[bytes, bytes]:
         """The hash of a name and its queue."""
@@ -106,14 +113,10 @@ class RedisStore(Store):
         return FindKeys(_escape(self._start + prefix.encode()) + b"*}")
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
-        waiter = self.waiters.get(ask.attempt)
-        if waiter is not None and (known := (yield from looked(waiter, self._look(waiter)))) is not None:
-            return known
         heir = () if ask.heir is None else (ask.heir[0].encode(), b"%d" % ask.heir[1])
-        call = ScriptCall(ACQUIRE, self.keys(ask.name), (*self.asked(ask), *heir), claims=waiter is not None)
+        call = ScriptCall(ACQUIRE, self.keys(ask.name), (*self.asked(ask), *heir), claims=ask.attempt in self._waiting)
         if self._unanswered and ask.heir is None and (late := self._unanswered.get(ask.attempt)) is not None:
             call = call._replace(args=(*call.args, b"%d" % (late + 1)))
-        sent = clock.now()
         try:
             reply = yield call
         except BaseException:
@@ -128,14 +131,11 @@ class RedisStore(Store):
                 holder = read_holding(ask.name, fields) if fields else None
                 place = None if at < 0 else at
                 look = soon / SECOND or None
-                if waiter is not None and waiter.leads and left >= 0:
+                if ask.attempt in self._leading and left >= 0:
                     look = left / SECOND + 0.001  # those before it are dead: it looks in their place, and not later
-                busy = Busy(holder, place, None if left < 0 else left / SECOND, (), now, look)
                 if place is not None:
-                    self.waiters[ask.attempt] = Waiter(ask, self._slot(ask.name), busy, sent)
-                else:
-                    self.waiters.pop(ask.attempt, None)
-                return busy
+                    self._waiting.add(ask.attempt)
+                return Busy(holder, place, None if left < 0 else left / SECOND, (), now, look)
             case -2:
                 return Missing()
             case _:
@@ -165,52 +165,38 @@ class RedisStore(Store):
             self._push,
         )
 
-    def _look(self, waiter: Waiter) -> Steps[Busy | None]:
-        """How the name stands, if there is no need to ask for this one alone."""
-        while (look := self.waiters.begin_look(waiter.slot)) is None:
-            began = self.waiters.look_began(waiter.slot)
-            known = None if began is None else waiter.rely(began)
-            if known is None or self.waiters.look_began(waiter.slot) == began:
-                return known  # whoever looks sees how long it would sleep, and wakes it if that is too long
-        others: list[Waiter] = []
-        try:
-            known = waiter.answer()
-            if known is None:
-                crowd = [each for each in self.waiters.asleep() if each.slot == waiter.slot]
-                if len(crowd) > 1:
-                    crowd = _soonest(crowd)
-                    yield from self._look_for(crowd)
-                    known = waiter.answer()
-                    others = [each for each in crowd if each is not waiter]
-        finally:
-            look.release()
-        for other in others:
-            if self.waiters.get(other.ask.attempt) is other and (other.rung or other.until() < other.due):
-                other.due = 0.0
-                yield Wake(other.ask.attempt)
-        return known
-
-    def _look_for(self, waiters: Sequence[Waiter]) -> Steps[None]:
-        """Keep the places of all of them, whose names share a slot, and tell them how these stand."""
-        for start in range(0, len(waiters), _AT_ONCE):
-            by_name: dict[str, list[Waiter]] = {}
-            for waiter in waiters[start : start + _AT_ONCE]:
-                by_name.setdefault(waiter.ask.name, []).append(waiter)
+    def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:
+        """One script for each slot of a cluster: a node that does not answer is no matter of the waiters of others."""
+        slots: dict[int, dict[str, list[int]]] = {}
+        for number, ask in enumerate(batch):
+            slots.setdefault(self._slot(ask.name), {}).setdefault(ask.name, []).append(number)
+        calls = []
+        for names in slots.values():
             args: list[bytes] = []
-            for some in by_name.values():
-                args += [b"%d" % len(some), *(waiter.ask.attempt.encode() for waiter in some)]
-            call = ScriptCall(LOOK_FOR, tuple(key for name in by_name for key in self.keys(name)), tuple(args))
-            sent = clock.now()
-            reply = yield call
-            for (name, some), (now, moves, places, *fields) in zip(by_name.items(), reply, strict=True):
-                holder = read_holding(name, fields) if fields else None
-                for waiter, place in zip(some, places, strict=True):
-                    if place == _NEW and waiter.until() > clock.now():
-                        continue  # what is seen now is of no use to it: it has its own time
-                    if place < 0 or (moves and place == 0):
-                        waiter.rung = True
-                    elif holder is not None and not moves:
-                        waiter.tell(Busy(holder, place, holder.expires_in, (), now), sent)
+            for numbers in names.values():
+                args += [b"%d" % len(numbers), *(batch[number].attempt.encode() for number in numbers)]
+            calls.append(ScriptCall(LOOK_FOR, tuple(key for name in names for key in self.keys(name)), tuple(args)))
+        answers: list[Busy | None] = [None] * len(batch)
+        for names, reply in zip(slots.values(), (yield ScriptCalls(calls)), strict=True):
+            if not isinstance(reply, StoreError):  # else they ask by themselves, and learn why
+                for (name, numbers), (now, moves, places, *fields) in zip(names.items(), reply, strict=True):
+                    holder = read_holding(name, fields) if fields else None
+                    for number, place in zip(numbers, places, strict=True):
+                        answers[number] = self._kept(batch[number].attempt, place, bool(moves), holder, now)
+        return answers
+
+    def _kept(self, attempt: str, place: int, moves: bool, holder: Holding | None, now: int) -> Busy | None:
+        """The answer for one waiter; None if it has to ask for itself."""
+        if place == -1:
+            return None
+        look = _SOON if place < -1 else None
+        place = -2 - place if place < -1 else place
+        left = None if holder is None else holder.expires_in
+        if moves and (place == 0 or attempt in self._leading or (left is not None and -left >= STAGGER * place)):
+            return None
+        if attempt in self._leading and left is not None:
+            look = min(look or left, left) + 0.001
+        return Busy(holder, place, left, (), now, look)
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         if len({self._slot(ask.name) for ask in asks}) > 1:
@@ -266,7 +252,7 @@ class RedisStore(Store):
         return bool((yield ScriptCall(RELEASE, self.keys(name), (attempt.encode(), b"%d" % token, *marked))))
 
     def abandon(self, name: str, attempt: str) -> Steps[bool]:
-        self.waiters.pop(attempt, None)
+        self.forget(attempt)
         late = self._unanswered.get(attempt)
         marked = () if late is None else (b"%d" % late,)
         found = yield ScriptCall(ABANDON, self.keys(name), (attempt.encode(), *marked))
@@ -345,15 +331,6 @@ class RedisStore(Store):
         from redis.crc import key_slot
 
         return int(key_slot(self.keys(name)[0]))
-
-
-def _soonest(crowd: list[Waiter]) -> list[Waiter]:
-    """Those whose time comes while a look that begins now may be relied on, so that nobody relies on one that is not
-    for it; and as many of the next as fit into its last script. Not all: in a long queue that moves, somebody who has
-    just come is due all the time, and the rest have been looked for a moment ago."""
-    by_time = sorted(crowd, key=Waiter.until)
-    due = bisect.bisect_right(by_time, clock.now() + waiting.UNDER_WAY, key=Waiter.until)
-    return by_time[: -(-due // _AT_ONCE) * _AT_ONCE]
 
 
 def read_ring(payload: bytes) -> tuple[str | None, bool]:

@@ -10,7 +10,6 @@ from typing import Any
 from ...core import clock
 from ...core.protocol import Busy, Steps, T
 from ...errors import StoreError
-from ..common.waiting import Wake
 from . import limits
 from .errors import DRIVER_ERRORS, translate, translate_each
 from .listening import SessionListener
@@ -62,14 +61,12 @@ class RedisTasks:
             result: T = stop.value
             return result
         except BaseException as error:
-            steps.close()  # now: a look that has failed is over, however long its error is kept
+            steps.close()
             if isinstance(error, DRIVER_ERRORS) and not isinstance(error, StoreError):
                 raise translate(error, self._where, was_writable=self._was_writable) from error
             raise
 
     async def _answer(self, request: Any, ends: float) -> Any:
-        if isinstance(request, Wake):
-            return self.on_ring(request.attempt)
         answer = await self._transport.do(request, ends)
         if isinstance(request, ScriptCalls):
             return translate_each(answer, self._where, was_writable=self._was_writable)

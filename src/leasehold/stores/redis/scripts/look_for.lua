@@ -1,10 +1,11 @@
--- Keep the places of many who wait, and tell how their names stand. Changes nothing else, and calls nobody: where the
--- queue is to move up, whoever is next has to ask for itself.
+-- Keep the places of many waiters, and tell how their names stand. Changes nothing else, and calls nobody: where the
+-- queue is to move up, the next waiter has to ask for itself.
 --
 -- KEYS  for each name: its hash and its queue (see record.lua)
 -- ARGV  for each name: how many wait for it, then their attempts
--- gives for each name {now, 1 if its queue is to move up, else 0, {the place of each; -1: it must ask for itself; -2: it
---       is new and has its own time, for it may become the next without being told}, then the holder that expires first}
+-- gives for each name {now, 1 if its queue is to move up, else 0, {the place of each; -1: it must ask for itself; below
+--       -1: it is new, and -2 less its place}, then the holder that expires first}. A waiter that is new has to look soon
+--       once more: it may become the next without being told
 local SLACK = 200000  -- a clock that is set back by less makes nobody new who was told here that it is not
 local refreshed = false
 
@@ -12,13 +13,14 @@ local function place_of(attempt, key, queue)
   local place = redis.call('ZRANK', queue, attempt)
   local packed = place and redis.call('HGET', key, 'w' .. attempt)
   if not packed then return -1 end
-  if looks_soon(tonumber(redis.call('ZRANGE', queue, place, place, 'WITHSCORES')[2]), SLACK) then return -2 end
+  local new = looks_soon(tonumber(redis.call('ZRANGE', queue, place, place, 'WITHSCORES')[2]), SLACK)
   local waiter = cmsgpack.unpack(packed)
   if waiter[EXPIRES] - now < WAITER_TTL * 4 / 5 then
     waiter[EXPIRES] = now + WAITER_TTL
     redis.call('HSET', key, 'w' .. attempt, cmsgpack.pack(waiter))
     refreshed = true
   end
+  if new then return -2 - place end
   return place
 end
 
