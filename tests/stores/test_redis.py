@@ -23,7 +23,6 @@ from leasehold.core.protocol import RENEWED, Busy
 from leasehold.core.timing import FALLBACK, FIRST_TERM
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
 from leasehold.stores.redis import limits
-from leasehold.stores.redis import waiter as redis_waiter
 from leasehold.stores.redis.transport_threads import ThreadTransport
 from leasehold.stores.urls import find
 from leasehold.testing.handles import in_time, make_ask, times_out
@@ -62,8 +61,7 @@ def seldom(monkeypatch) -> float:
     """Waiters hardly look by themselves: whoever is served before half of that time was called, also when the machine
     is busy. It is shorter than a place in the queue lasts."""
     seconds = 14.0
-    for module in (timing, redis_waiter):
-        monkeypatch.setattr(module, "FALLBACK", seconds)
+    monkeypatch.setattr(timing, "FALLBACK", seconds)
     return seconds
 
 
@@ -399,7 +397,6 @@ WAITERS = """
 import sys, threading, time
 import leasehold
 from leasehold.core.protocol import Busy
-from leasehold.stores.common.waiting import Wake
 url, count, first = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 locks = leasehold.connect(url)
 store = locks._core.store
@@ -409,8 +406,7 @@ def acquire(ask):
     try:
         while True:
             request = steps.send(answer)
-            if not isinstance(request, Wake):
-                sent.append(time.monotonic())
+            sent.append(time.monotonic())
             answer = yield request
     except StopIteration as stop:
         looks.extend(sent if isinstance(stop.value, Busy) else sent[:-1])
