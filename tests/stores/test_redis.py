@@ -712,7 +712,7 @@ def test_many_leases_are_given_back_in_batches(start_server) -> None:
         before = client.info("stats")["total_reads_processed"]
         locks.close()
         reads = client.info("stats")["total_reads_processed"] - before
-        assert reads <= 200, "200 in a batch of some 35 kB, which comes in parts"
+        assert reads <= 100, "200 in a batch of some 35 kB, which comes in parts; in batches of 3 there would be 167"
         assert all(lease.lost_reason for lease in held)
         assert client.hget("leasehold:{:many-7}", "h") is None
 

@@ -39,10 +39,8 @@ def sentinel(names: int | None) -> Iterator[int]:
                 return
             threading.Thread(target=answer, args=(connection,), daemon=True).start()
 
-    told = {"name": "m", "ip": "127.0.0.1", "port": names, "flags": "master", "num-other-sentinels": 0}
-    words = [str(word).encode() for pair in told.items() for word in pair]
-    master = b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))
-    reply = b"*1\r\n" + master  # to SENTINEL MASTERS
+    port = str(names).encode()
+    reply = b"*2\r\n$9\r\n127.0.0.1\r\n$%d\r\n%b\r\n" % (len(port), port)  # to SENTINEL GET-MASTER-ADDR-BY-NAME
 
     def answer(connection: socket.socket) -> None:
         with connection, suppress(OSError):  # who asked may have gone meanwhile
@@ -133,6 +131,28 @@ def test_a_wrong_password_is_said_at_once(start_server: Any, side: str) -> None:
     with sentinel(primary.port) as first, sentinel(None) as second:
         with pytest.raises(StoreNotReady, match="password"):
             take(side, f"redis+sentinel://:wrong@127.0.0.1:{first},127.0.0.1:{second}/m/0")
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("side", ["threads", "asyncio"])
+def test_a_wrong_password_for_the_sentinels_is_said_at_once(start_server: Any, side: str) -> None:
+    server = start_server(Redis)
+    redis.Redis(port=server.port).config_set("requirepass", "right")
+    with pytest.raises(StoreNotReady, match="password") as caught:
+        take(side, f"redis+sentinel://127.0.0.1:{server.port}/m?sentinel_password=S3CRET")
+    assert not [each for each in chain(caught.value) if "S3CRET" in f"{each!r} {each}"]
+
+
+def test_the_password_for_the_sentinels_is_in_no_exception() -> None:
+    with leasehold.connect("redis+sentinel://127.0.0.1:1/m?sentinel_password=S3CRET") as locks:
+        with pytest.raises(StoreUnavailable) as caught:
+            locks.lock("a").try_acquire(timeout=1)
+    assert not [each for each in chain(caught.value) if "S3CRET" in f"{each!r} {each}"]
 
 
 def test_the_passwords_of_one_are_not_told_the_other() -> None:

@@ -2,10 +2,12 @@
 
 import asyncio
 import datetime
+import gc
 import ipaddress
 import ssl
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -120,6 +122,22 @@ async def test_tasks(server: TlsRedis) -> None:
         assert await lease.release() is True
         async with asyncio.timeout(60):
             assert (await waiter).token > lease.token
+
+
+def test_a_loop_that_ends_with_the_close_leaves_no_transport(server: TlsRedis) -> None:
+    """TLS says goodbye, and waits for the other side: so does the close."""
+
+    async def use() -> None:
+        async with aio.connect(server.url) as locks:
+            await (await take(locks)).release()
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            asyncio.run(use())
+        gc.collect()
+    assert [str(each.message) for each in found if f":{server.port}" in str(each.message)] == []
+    assert [str(each.message) for each in found if "unclosed transport" in str(each.message)] == []
 
 
 def test_a_client_of_the_users_own(server: TlsRedis) -> None:

@@ -14,6 +14,8 @@ class ClientTaskTransport(TaskTransport):
     def __init__(self, client: Any) -> None:
         self._pool = pool = client.connection_pool
         self._returning: set[asyncio.Task[Any]] = set()
+        self._given: dict[int, Any] = {}
+        """The client's own time limits."""
         self._stranded: list[Any] = []
         """Connections that were closed without a running loop: to return one takes a loop."""
         super().__init__(OneServer(), self._borrow, min(MOST, max(1, pool.max_connections - 2)))
@@ -22,10 +24,12 @@ class ClientTaskTransport(TaskTransport):
         while self._stranded:
             await self._pool.release(self._stranded.pop())
         connection = await self._pool.get_connection()
+        self._given[id(connection)] = connection.socket_timeout
         connection.socket_timeout = None  # each call has a limit of its own
         return connection
 
     def give_back(self, connection: Any) -> None:
+        connection.socket_timeout = self._given.pop(id(connection), connection.socket_timeout)
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:

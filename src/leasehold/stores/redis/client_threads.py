@@ -68,6 +68,9 @@ class ClientPool:
         self._wanted: deque[Borrower] = deque()
         self._returned: deque[Any] = deque()
         self._at_it = threading.Lock()
+        self._returning = threading.Lock()
+        self._given: dict[int, tuple[Any, Any]] = {}
+        """The client's own time limits of the connections for which ours were set."""
 
     def borrow(self, node: NodeAddress | None, limit: float) -> Loan:
         borrower = Borrower()
@@ -110,13 +113,18 @@ class ClientPool:
 
     def _work(self, done: SimpleQueue[None] | None) -> None:
         if done is not None:
-            with self._at_it:
+            with self._returning:
                 self._take_back()
             done.put(None)
         # Whoever holds the lock looks again after releasing it: no borrower is left behind.
-        while (self._wanted or self._returned) and self._at_it.acquire(blocking=False):
+        # Two locks: a pool that has nothing to lend keeps its caller waiting until something is returned.
+        while self._returned and self._returning.acquire(blocking=False):
             try:
                 self._take_back()
+            finally:
+                self._returning.release()
+        while self._wanted and self._at_it.acquire(blocking=False):
+            try:
                 self._serve()
             finally:
                 self._at_it.release()
@@ -133,10 +141,16 @@ class ClientPool:
 
     def _lend(self) -> Loan:
         connection = self._pool.get_connection()
-        if connection.socket_timeout is None:  # then a reply that stops halfway would be waited for without end
-            connection.disconnect()
-            connection.socket_timeout = connection.socket_connect_timeout = CALL_LIMIT
-            connection.connect()
+        theirs = connection.socket_timeout
+        if theirs is None or theirs > CALL_LIMIT:  # then a reply that stops halfway would be waited for too long
+            self._given[id(connection)] = theirs, connection.socket_connect_timeout
+            try:
+                connection.disconnect()
+                connection.socket_timeout = connection.socket_connect_timeout = CALL_LIMIT
+                connection.connect()
+            except BaseException:
+                self.give_back(connection)
+                raise
         return Loan(connection, self)
 
     def _take_back(self) -> None:
@@ -145,6 +159,8 @@ class ClientPool:
                 connection = self._returned.popleft()
                 try:
                     connection.disconnect()
+                    if (given := self._given.pop(id(connection), None)) is not None:
+                        connection.socket_timeout, connection.socket_connect_timeout = given
                     self._pool.release(connection)
                 except Exception as error:
                     log(WARNING, "cannot return a connection to the client's pool: %s", error, exc=error)

@@ -47,8 +47,8 @@ def _settings(
     assert node is not None
     host, port = node if client.get_node(*node) else client.nodes_manager.remap_host_port(*node)
     ours = {"host": host, "port": port, "socket_connect_timeout": to_connect, "socket_timeout": to_answer}
-    # Notifications of maintenance, which new clients ask for, need RESP3.
-    theirs = {name: value for name, value in given.items() if not name.startswith("maint_notifications")}
+    # Notifications of maintenance, which new clients ask for, need RESP3. Retries would exceed the limit.
+    theirs = {name: value for name, value in given.items() if not name.startswith(("maint_notifications", "retry"))}
     return {**theirs, **ours, "protocol": 2}
 
 

@@ -16,6 +16,8 @@ SENTINEL_LIMIT = 1.0
 """Seconds that one Sentinel may take: the next one knows as much."""
 PLAIN_LIMIT = 0.3
 """Seconds for the question whether a server answers without TLS, after its handshake has used up the limit."""
+GOODBYE = 0.5
+"""Seconds that a close waits until a connection of asyncio is closed: less than its close waits for the listener."""
 RETURN_LIMIT = 1.0
 """Seconds that a close waits until the pool of the user's client has its connections again."""
 SOON, LATER = 0.05, 1.0

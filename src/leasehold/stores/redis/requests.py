@@ -71,6 +71,8 @@ class RoundTrip(NamedTuple):
     first: bool = True
     """Whether they go before the acquires that wait for a connection."""
     node: NodeAddress | None = None
+    abandons: bool = False
+    """Whether they end an attempt: after the end of a call that was cancelled, which may be its acquire."""
 
 
 class OneServer:
@@ -129,7 +131,9 @@ def round_trip(
     if _confirms(calls, replicas):
         patience = max(1, int((ends - clock.now()) * 500))
         commands.append((b"WAIT", b"%d" % replicas, b"%d" % patience))
-    return RoundTrip(commands, ends, all(call.comes_first for call in calls), node)
+    return RoundTrip(
+        commands, ends, all(call.comes_first for call in calls), node, any(call.script is ABANDON for call in calls)
+    )
 
 
 def read_replies(calls: Sequence[ScriptCall], replies: list[Any], replicas: int, asking: bool = False) -> list[Any]:
@@ -153,7 +157,7 @@ def find_keys(pattern: bytes, ends: float, node: NodeAddress | None = None) -> S
     found: list[bytes] = []
     cursor = b"0"
     while True:
-        trip = RoundTrip(((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", PAGE),), ends, node=node)
+        trip = RoundTrip(((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", PAGE),), ends, first=False, node=node)
         cursor, some = only(*(yield trip))
         found += some
         if cursor == b"0":

@@ -9,8 +9,7 @@ import asyncio
 from typing import Any, NamedTuple
 
 import redis
-import redis.asyncio.sentinel
-import redis.sentinel
+import redis.asyncio
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
@@ -78,6 +77,12 @@ class Sentinels:
             return connection
         raise problem or RedisConnectionError("no Sentinel answers")
 
+    def named(self, answer: Any) -> tuple[str, int]:
+        """Not by ``Sentinel.discover_master``: its message shows the password, and hides why the Sentinel refused."""
+        if not answer:
+            raise RedisConnectionError(f"the Sentinels know no primary named {self.master!r}")
+        return transport_threads.as_bytes(answer[0]).decode(), int(answer[1])
+
 
 def _share(ends: float, shares: int) -> float:
     return max(0.001, (ends - clock.now()) / shares)
@@ -98,10 +103,8 @@ def make_in_thread(kind: Any, sentinels: Sentinels, limit: float) -> Any:
                 raise
             return connection
         pool = redis.ConnectionPool(kind, host=step.host, port=step.port, **{**sentinels.own_options, **limits})
-        asked: Any = redis.sentinel.Sentinel([])  # type: ignore[no-untyped-call]
-        asked.sentinels = [redis.Redis(connection_pool=pool)]
         try:
-            return asked.discover_master(sentinels.master)
+            return sentinels.named(redis.Redis(connection_pool=pool).sentinel_get_master_addr_by_name(sentinels.master))
         finally:
             pool.disconnect()
 
@@ -125,10 +128,9 @@ async def make_in_task(kind: Any, sentinels: Sentinels, limit: float) -> Any:
                 return connection
             options = {**sentinels.own_options, **limits}
             pool = redis.asyncio.ConnectionPool(kind, host=step.host, port=step.port, **options)
-            asked: Any = redis.asyncio.sentinel.Sentinel([])  # type: ignore[no-untyped-call]
-            asked.sentinels = [redis.asyncio.Redis(connection_pool=pool)]
+            client = redis.asyncio.Redis(connection_pool=pool)
             try:
-                return await asked.discover_master(sentinels.master)
+                return sentinels.named(await client.sentinel_get_master_addr_by_name(sentinels.master))
             finally:
                 await pool.disconnect()
 

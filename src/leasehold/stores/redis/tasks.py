@@ -118,7 +118,7 @@ class RedisTasks:
                 if self.listener.hear(await subscription.read(limits.HEARTBEAT)):
                     await subscription.ping()
         finally:
-            subscription.close()
+            await subscription.end()
 
     def _is_over(self) -> bool:
         """Whether the listener is to end: redis-py may swallow that it was cancelled."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -48,6 +49,13 @@ def hang_up(connection: Any) -> None:
         pass
     finally:
         closing.close()
+
+
+async def end(connection: Any) -> None:
+    """Close the connection, and wait until it is closed: TLS says goodbye first. Else its loop may end before it."""
+    with suppress(RedisError, OSError, TimeoutError):
+        async with asyncio.timeout(limits.GOODBYE):
+            await connection.disconnect()
 
 
 async def read(connection: Any, missing: list[None], replies: list[Any]) -> None:
@@ -108,7 +116,7 @@ class TaskServerConnections:
         limit, before = trip.ends - clock.now(), cancellations()
         try:
             async with asyncio.timeout(limit):
-                if self._finishing:  # a cancelled call ends before a later one begins
+                if self._finishing and trip.abandons:  # the acquire may be among them
                     await asyncio.wait(self._finishing)
                 turns = self._first if trip.first and self._acquires.locked() else self._acquires
                 async with turns:
@@ -159,8 +167,12 @@ class TaskServerConnections:
     async def _take(self, ends: float) -> Any:
         while self._idle and not self._closed:
             since, connection = self._idle.pop()
-            if clock.now() - since <= limits.FRESH or await is_alive(connection):
-                return connection
+            try:
+                if clock.now() - since <= limits.FRESH or await is_alive(connection):
+                    return connection
+            except BaseException:  # cancelled: some parsers of redis-py wait there
+                self._end(connection)
+                raise
             self._drop(connection)
         if self._closed:
             raise RedisConnectionError("this Locks is closed")
@@ -196,6 +208,11 @@ class TaskServerConnections:
         self._closed = True
         if self._finishing:
             await asyncio.wait(self._finishing, timeout=1.0)
+        if self._finishing:
+            for task in self._finishing:
+                task.cancel()
+            await asyncio.wait(self._finishing)
+        await asyncio.gather(*(end(connection) for _, connection in self._idle))
         self.hang_up()
         await asyncio.sleep(0)  # transports close in the loop's next round
 
@@ -208,6 +225,7 @@ class TaskTransport:
         self.make = make
         self._most = most
         self._servers: dict[NodeAddress | None, TaskServerConnections] = {}
+        self._closed = False
 
     async def do(self, request: Any, ends: float) -> Any:
         """The answer to a request of ``requests.py``. Raises the errors of redis-py."""
@@ -222,6 +240,8 @@ class TaskTransport:
         return await asyncio.gather(*(self._server(trip.node).carry_out(trip) for trip in step), return_exceptions=True)
 
     def _server(self, node: NodeAddress | None) -> TaskServerConnections:
+        if self._closed:
+            raise RedisConnectionError("this Locks is closed")
         server = self._servers.get(node)
         if server is None:
             server = self._servers[node] = TaskServerConnections(
@@ -234,6 +254,8 @@ class TaskTransport:
 
     async def subscribe(self, channel: str, limit: float) -> TaskSubscription:
         """Listen at the first node that answers."""
+        if self._closed:
+            raise RedisConnectionError("this Locks is closed")
         problem: Exception | None = None
         for node in await await_steps(self.topology.nodes_to_hear(clock.now() + limit), self.carry_out):
             try:
@@ -245,10 +267,12 @@ class TaskTransport:
         raise problem or RedisConnectionError("no node answers")
 
     async def close(self) -> None:
+        self._closed = True
         for server in list(self._servers.values()):
             await server.close()
 
     def after_fork(self) -> None:
+        self._closed = False
         for server in self._servers.values():
             server.after_fork()
 
@@ -292,3 +316,9 @@ class TaskSubscription:
     def close(self) -> None:
         hang_up(self._connection)
         self._transport.give_back(self._connection)
+
+    async def end(self) -> None:
+        try:
+            await end(self._connection)
+        finally:
+            self.close()

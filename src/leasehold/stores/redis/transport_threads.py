@@ -7,12 +7,14 @@ that an interrupted call drops is closed when it is collected (``stores/common/t
 
 from __future__ import annotations
 
+import inspect
 import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from redis.connection import Connection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -27,6 +29,8 @@ from .errors import is_replica
 from .requests import NodeAddress, OneServer, RoundTrip
 
 PLAIN = "SSL: the server answers without TLS"
+LIMITS_READ = "timeout" in inspect.signature(Connection.read_response).parameters
+"""Whether this redis-py limits the time to read a reply. Earlier ones limit the wait for its beginning."""
 Make = Callable[[NodeAddress | None, float], Any]
 """Makes a connection of redis-py to a node within so many seconds. It may be connected already."""
 
@@ -60,10 +64,12 @@ def exchange(connection: Any, trip: RoundTrip) -> list[Any]:
     connection.send_packed_command(connection.pack_commands(trip.commands), check_health=False)
     replies: list[Any] = []
     for _ in trip.commands:
-        if not connection.can_read(max(0.0, trip.ends - clock.now())):
+        left = max(0.001, trip.ends - clock.now())
+        if not LIMITS_READ and not connection.can_read(left):
             raise RedisTimeoutError("timed out waiting for the server")
+        limit = {"timeout": left} if LIMITS_READ else {}
         try:
-            replies.append(connection.read_response(disable_decoding=True))
+            replies.append(connection.read_response(disable_decoding=True, **limit))
         except ResponseError as error:
             replies.append(error)
     return replies
@@ -124,9 +130,10 @@ class ServerConnections:
     def _give(self, connection: Any) -> None:
         now = clock.now()
         self._idle.append((now, connection))
+        oldest = next(iter(self._idle), None)  # another thread may have taken it
         if self._closed:
             self.hang_up()
-        elif now - self._idle[0][0] > limits.SURPLUS and len(self._idle) > 1:
+        elif oldest is not None and now - oldest[0] > limits.SURPLUS and len(self._idle) > 1:
             self._end_one()
 
     def _end_one(self) -> None:
@@ -168,6 +175,7 @@ class ThreadTransport:
         self.make = make
         self._most = most
         self._servers: dict[NodeAddress | None, ServerConnections] = {}
+        self._closed = False
 
     def do(self, request: Any, ends: float) -> Any:
         """The answer to a request of ``requests.py``. Raises the errors of redis-py."""
@@ -183,12 +191,17 @@ class ThreadTransport:
 
     def _server(self, node: NodeAddress | None) -> ServerConnections:
         server = self._servers.get(node)
-        return server or self._servers.setdefault(
-            node, ServerConnections(lambda limit: self.make(node, limit), self._most)
-        )
+        if server is None:
+            new = ServerConnections(lambda limit: self.make(node, limit), self._most)
+            server = self._servers.setdefault(node, new)
+        if self._closed:  # looked at last: a close may have missed a new one
+            server.close()
+        return server
 
     def subscribe(self, channel: str, limit: float) -> ThreadSubscription:
         """Listen at the first node that answers."""
+        if self._closed:
+            raise RedisConnectionError("this Locks is closed")
         problem: Exception | None = None
         for node in run_steps(self.topology.nodes_to_hear(clock.now() + limit), self.carry_out):
             try:
@@ -199,10 +212,12 @@ class ThreadTransport:
         raise problem or RedisConnectionError("no node answers")
 
     def close(self) -> None:
+        self._closed = True
         for server in list(self._servers.values()):
             server.close()
 
     def after_fork(self) -> None:
+        self._closed = False
         for server in self._servers.values():
             server.after_fork()
 
