@@ -309,3 +309,27 @@ def test_any_text_is_a_component_of_a_path(text: str, client: KazooClient) -> No
     assert part.isascii()
     assert nodes.plain(part) == text
     client.ensure_path(f"/components/{part}")
+
+
+def test_writer_lets_all_waiting_readers_in_at_once(connect: Connect) -> None:
+    """Promise 5: readers far back in the line are woken by push too, not by their own check."""
+    writing, reading = connect(ttl=30), connect(ttl=30)
+    writer = writing.rwlock("name").write().acquire()
+    since: list[float] = []
+
+    def read() -> None:
+        with reading.rwlock("name").read().acquire(timeout=30):
+            since.append(time.monotonic())
+            time.sleep(3.0)
+
+    readers = [threading.Thread(target=read) for _ in range(6)]
+    for reader in readers:
+        reader.start()
+    eventually(lambda: (found := writing.inspect("name")) is not None and found.waiters == len(readers))
+    time.sleep(8.0)  # by now each checks by itself every 5 s only
+    released = time.monotonic()
+    writer.release()
+    for reader in readers:
+        reader.join()
+    assert len(since) == len(readers)
+    assert max(since) - released < 2.0
