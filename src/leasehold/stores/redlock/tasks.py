@@ -18,7 +18,7 @@ from .store import SLOWEST, Poll, Tell
 from .threads import RedlockThreads
 
 
-class Node:
+class TaskNode:
     """See :class:`leasehold.stores.redlock.node.Node`. Its task lives as long as it has jobs."""
 
     def __init__(self, address: RedisAddress) -> None:
@@ -91,7 +91,7 @@ class RedlockTasks:
         self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._addresses = nodes
         self._at_exit = RedlockThreads(nodes)
-        self._nodes: list[Node] = []
+        self._nodes: list[TaskNode] = []
         self._closed = False
 
     async def run(self, steps: Steps[T], limit: float) -> T:
@@ -108,10 +108,10 @@ class RedlockTasks:
         await asyncio.wait((decided,), timeout=awaited(request, left))
         return ballot.close()
 
-    def _start(self) -> list[Node]:
+    def _start(self) -> list[TaskNode]:
         if self._closed:
             raise StoreUnavailable("this Locks is closed")
-        self._nodes = [Node(address) for address in self._addresses]
+        self._nodes = [TaskNode(address) for address in self._addresses]
         return self._nodes
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:

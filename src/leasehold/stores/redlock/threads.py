@@ -18,7 +18,7 @@ from .node import REST, Health, Job, ask, awaited, tell
 from .store import SLOWEST, Poll, Tell
 
 
-class Node:
+class ThreadNode:
     """See :class:`leasehold.stores.redlock.node.Node`."""
 
     def __init__(self, address: RedisAddress) -> None:
@@ -93,7 +93,7 @@ class RedlockThreads:
 
     def _reset(self) -> None:
         self._mutex = threading.RLock()  # a signal handler may acquire in the middle of an acquire
-        self._nodes: list[Node] = []
+        self._nodes: list[ThreadNode] = []
         self._closed = False
 
     def run(self, steps: Steps[T], limit: float) -> T:
@@ -112,12 +112,12 @@ class RedlockThreads:
 
         return run_steps(steps, handle)
 
-    def _start(self) -> list[Node]:
+    def _start(self) -> list[ThreadNode]:
         with self._mutex:
             if self._closed:
                 raise StoreUnavailable("this Locks is closed")
             if not self._nodes:
-                self._nodes = [Node(address) for address in self._addresses]
+                self._nodes = [ThreadNode(address) for address in self._addresses]
             return self._nodes
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
