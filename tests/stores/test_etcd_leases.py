@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 from etcd_tools import (
+    LIMIT,
     LONG,
     A,
     B,
+    C,
     Process,
     Waiter,
     delete,
@@ -28,7 +30,7 @@ from etcd_tools import (
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core import clock
-from leasehold.stores.etcd import threads, wire
+from leasehold.stores.etcd import threads, transport_threads, wire
 from leasehold.stores.etcd.doctor import doctor
 from leasehold.stores.etcd.errors import GrpcError
 from servers.etcd import Etcd, ask, b64
@@ -403,8 +405,10 @@ def test_a_move_that_fails_leaves_the_others_alone(process: Process, error: Exce
 
 
 def test_renewals_are_urgent_and_nothing_else(process: Process) -> None:
-    """They have a connection of their own."""
+    """They have a connection of their own. Of the rest only a new acquire is patient: it takes its turn after other new
+    ones, and delays neither a release nor a claim."""
     grant = process.granted("x", A)
+    process.queued("x", B)
     process.transport.calls.clear()
     steps = process.store.renew([renewal("x", A, grant, 60)])
     call = next(steps)
@@ -412,10 +416,46 @@ def test_renewals_are_urgent_and_nothing_else(process: Process) -> None:
         while True:
             assert call.urgent
             call = steps.send(process.send(call))
-    for steps in (process.store.release("x", A, grant.token, None), process.store.acquire(request("x", B))):
-        assert not next(steps).urgent
-        steps.close()
-    process.run(process.store.abandon("x", B))
+    claim = process.store.acquire(request("x", B, queue=True))
+    for steps in (process.store.release("x", A, grant.token, None), claim, process.store.abandon("x", B)):
+        for call in calls_of(process, steps):
+            assert not call.urgent
+            assert not call.patient
+    both = process.store.acquire_all([request("y", C), request("z", C)])
+    for steps in (process.store.acquire(request("x", C)), both):
+        for call in calls_of(process, steps):
+            assert not call.urgent
+            assert call.patient
+    for name in "xyz":
+        process.run(process.store.abandon(name, C))
+
+
+def calls_of(process: Process, steps: Any) -> Iterator[wire.EtcdCall]:
+    """Each of its calls, before it is sent."""
+    with contextlib.suppress(StopIteration):
+        call = next(steps)
+        while True:
+            yield call
+            call = steps.send(process.send(call))
+
+
+def test_new_acquires_delay_neither_a_release_nor_a_claim(
+    server: Etcd, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only one that may be under way hangs."""
+    monkeypatch.setattr(transport_threads, "AT_ONCE", 1)
+    process = Process(server.url, namespace)
+    with process.locks:
+        grant = process.granted("x", A)
+        process.queued("x", B)
+        transport = process.transport.transport
+        turn = transport._new.take(LIMIT)
+        with pytest.raises(TimeoutError):
+            transport.send(next(process.store.acquire(request("y", C))), 0.1)
+        assert process.release("x", A, grant)
+        claimed = process.granted("x", B, queue=True)
+        transport._new.over(turn)
+        assert process.release("x", B, claimed)
 
 
 def test_new_leases_of_a_waiter_and_a_holder_are_told_apart(process: Process, server: Etcd, namespace: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core import clock
-from ...core.protocol import SECOND, Ask, Busy, Grant, Holding, Missing, Refusal, Reply, Steps, Together
+from ...core.protocol import SECOND, Ask, Busy, Grant, Holding, Missing, Refusal, Reply, Steps, T, Together
 from ...core.timing import FIRST_TERM
 from . import wire
 from .errors import DRIVER_ERRORS, GrpcError
@@ -25,6 +25,24 @@ def deletion(holder: StoredPermit | KeyValue) -> wire.EtcdCall:
     return wire.txn([compare(EQUAL, MOD, holder.key, holder.mod)], [delete(holder.key)], [])
 
 
+def marked(steps: Steps[T], **marks: bool) -> Steps[T]:
+    """The same steps, with these marks on each call."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = yield call._replace(**marks)
+            except Exception as error:
+                call = steps.throw(error)
+            else:
+                call = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
 class Acquiring:
     """The operations ``acquire``, ``acquire_all`` and ``abandon``."""
 
@@ -34,7 +52,10 @@ class Acquiring:
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         try:
-            return (yield from self._inherit(ask) if ask.heir is not None else self._acquire(ask))
+            if ask.heir is not None:
+                return (yield from self._inherit(ask))
+            waits = ask.attempt in self._session.places
+            return (yield from marked(self._acquire(ask), patient=not waits))
         except GrpcError as error:
             if error.full:  # the write may have been carried out all the same; deleting takes no space
                 yield from self.withdraw(ask.name, ask.attempt)
@@ -243,7 +264,7 @@ class Acquiring:
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         try:
-            outcome = yield from self._acquire_all(asks)
+            outcome = yield from marked(self._acquire_all(asks), patient=True)
         except GrpcError as error:
             if error.full:
                 for ask in asks:

@@ -14,7 +14,7 @@ from ...core import clock
 from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps, T
 from ...errors import StoreNotReady, StoreUnavailable
 from . import wire
-from .acquiring import Acquiring
+from .acquiring import Acquiring, marked
 from .errors import DRIVER_ERRORS, GrpcError
 from .leases import whole
 from .permit import INTERRUPTED, read_permit
@@ -26,20 +26,7 @@ RenewalOutcome: TypeAlias = str | StoreUnavailable
 
 def urgent(steps: Steps[T]) -> Steps[T]:
     """The same steps, with calls that have a connection of their own."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                answer = yield call._replace(urgent=True)
-            except Exception as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()
+    return marked(steps, urgent=True)
 
 
 class Renewing:

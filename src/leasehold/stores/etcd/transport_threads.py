@@ -150,7 +150,8 @@ class ThreadTransport:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
-        self._turns = Turns(AT_ONCE)
+        self._turns, self._new = Turns(AT_ONCE), Turns(AT_ONCE)
+        """For claims and releases, and for new acquires: neither takes a connection of the other."""
         self._closed = False
 
     def send(self, call: EtcdCall, limit: float) -> list[bytes]:
@@ -158,11 +159,12 @@ class ThreadTransport:
         ends = clock.now() + limit
         if call.urgent:
             return self._send(call, ends)
-        turn = self._turns.take(limit)
+        turns = self._new if call.patient else self._turns
+        turn = turns.take(limit)
         try:
             return self._send(call, ends)
         finally:
-            self._turns.over(turn)
+            turns.over(turn)
 
     def _send(self, call: EtcdCall, ends: float) -> list[bytes]:
         for last in (False, True):

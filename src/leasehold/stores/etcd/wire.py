@@ -84,6 +84,8 @@ class EtcdCall(NamedTuple):
     messages: tuple[bytes, ...]
     urgent: bool = False
     """Whether it is part of a renewal, which has a connection of its own."""
+    patient: bool = False
+    """Whether it is part of a new acquire. Those take turns among themselves: none delays a release or a claim."""
 
 
 RANGE, TXN = b"/etcdserverpb.KV/Range", b"/etcdserverpb.KV/Txn"
