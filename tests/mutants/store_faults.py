@@ -78,6 +78,14 @@ OF_STORES = [
         special="etcd_leases",
     ),
     Mutant(
+        "etcd: a term that was only asked for is trusted",
+        "stores/etcd/leases.py",
+        "return self.granted and self.refreshed",
+        "return self.refreshed",
+        "only_asked_for",
+        special="etcd_leases",
+    ),
+    Mutant(
         "etcd: a dead waiter is not passed over",
         "stores/etcd/acquiring.py",
         "is not None and idle >= FIRST_TERM:",

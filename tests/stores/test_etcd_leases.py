@@ -367,6 +367,23 @@ def test_a_term_that_nobody_was_granted_is_not_kept(server: Etcd, namespace: str
     assert process.release("x", A, grant)
 
 
+def test_no_term_is_granted_on_the_strength_of_one_that_is_only_asked_for(process: Process) -> None:
+    """S1: the answer to a grant is late. Another renewal asks for the same lease, hears that it is there, and hangs:
+    so nobody here knows since when it has been running. Then the holder is moved to it, and the keeper renews."""
+    grant = process.granted("x", A, 60)
+    slow, hangs, keeps = (process.store.renew([renewal("x", A, grant, ttl)]) for ttl in (100, 100, 60))
+    late = process.send(process.up_to(slow, wire.GRANT))
+    with pytest.raises(GrpcError) as there:
+        process.send(process.up_to(hangs, wire.GRANT))
+    assert hangs.throw(there.value).method == wire.KEEP_ALIVE
+    with pytest.raises(TimeoutError):
+        hangs.throw(TimeoutError("no answer"))
+    assert process.finish(slow, slow.send(late)) == ["renewed"]
+    calls = [call.method for call in calls_of(process, keeps)]
+    assert wire.KEEP_ALIVE in calls, "it is trusted, and may end at any time"
+    assert process.release("x", A, grant)
+
+
 def test_a_term_that_is_chosen_while_the_keeper_renews(server: Etcd, namespace: str) -> None:
     """The keeper looks at what is held when its listener is up, which is about when this is asked for."""
     for number in range(30):

@@ -89,8 +89,9 @@ class EtcdLease:
             self._doubt = -1
 
     def lasts(self, ttl: int) -> bool:
-        """Whether the lease lives for so many more microseconds without a renewal."""
-        return self.refreshed + self.length >= clock.now() + ttl / SECOND
+        """Whether the lease lives for so many more microseconds without a renewal. Unknown, so no, while its grant is
+        unanswered: the server may have had the lease since an earlier request."""
+        return self.granted and self.refreshed + self.length >= clock.now() + ttl / SECOND
 
 
 class EtcdLeases:
