@@ -291,6 +291,7 @@ def test_what_has_gone_is_not_kept_by_keeping_its_lease(server: Etcd, namespace:
     answer = process.send(next(steps))
     delete(server, next(key for key in keys(server, namespace, "h") if "/a\0" in key))
     assert process.finish(steps, steps.send(answer)) == ["gone", "renewed"]
+    assert not process.store._renewing._moving, "no note of its move stays"
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -38,14 +38,22 @@ class Renewing:
         self.begin()
 
     def begin(self) -> None:
-        self._moving: dict[str, set[object]] = {}
-        """By attempt: the moves that may yet arrive. The attempt's key is written before it is trusted: after that
-        a move that was asked for before finds another revision. A move is noted before its lease is renewed, so a
-        renewal that finds no note was sent before, and its term ends before that lease does."""
+        self._moving: dict[object, str] = {}
+        """The moves that may yet arrive, each with its attempt. The attempt's key is written before it is trusted:
+        after that a move that was asked for before finds another revision. A move is noted before its lease is renewed,
+        so a renewal that finds no note was sent before, and its term ends before that lease does."""
 
     def forget(self, attempt: str) -> None:
         """Its key is gone: a move that arrives finds none."""
-        self._moving.pop(attempt, None)
+        self._arrived(self._moves_of(attempt))
+
+    def _moves_of(self, attempt: str) -> list[object]:
+        return [move for move, whose in list(self._moving.items()) if whose == attempt]
+
+    def _arrived(self, moves: list[object]) -> None:
+        """They have arrived, or change nothing if they do."""
+        for move in moves:
+            self._moving.pop(move, None)
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
         outcomes = yield from urgent(self._renew(batch))
@@ -62,7 +70,7 @@ class Renewing:
 
     def _renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
         session = self._session
-        unsettled = {each.attempt for each in batch if self._moving.get(each.attempt)}
+        unsettled = set(self._moving.values())
         found = yield from self._read(batch)
         epoch = yield from session.known_epoch()
         outcomes: list[RenewalOutcome] = [GONE] * len(batch)
@@ -135,9 +143,8 @@ class Renewing:
     def _move(self, renewal: Renewal, key: KeyValue) -> Steps[RenewalOutcome]:
         """Attach a holder to a lease of its own. The lease that it leaves is renewed no more for it."""
         session, attempt = self._session, renewal.attempt
-        moves, move, asked = self._moving.setdefault(attempt, set()), object(), False
-        earlier = tuple(moves)
-        moves.add(move)
+        earlier, move, asked = self._moves_of(attempt), object(), False
+        self._moving[move] = attempt
         try:
             old = session.leases.get(key.lease)
             least = 0 if old is None else old.length * SECOND  # another renewal may just be granted that much
@@ -147,12 +154,12 @@ class Renewing:
             succeeded = wire.read_txn((yield call)).succeeded
         except BaseException as error:  # also when the driver closes these steps
             if not asked or (isinstance(error, GrpcError) and not error.unknown):
-                moves.discard(move)
+                self._arrived([move])
             raise
-        moves.discard(move)
+        self._arrived([move])
         if not succeeded:
             return (yield from self._look_again(renewal, key))
-        moves.difference_update(earlier)
+        self._arrived(earlier)
         held = session.held.get(attempt)
         if held is not None:
             session.held[attempt] = held._replace(lease=lease.number)
