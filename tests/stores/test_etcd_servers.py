@@ -424,6 +424,23 @@ async def test_a_client_of_aetcd_that_logs_in(guarded: Etcd) -> None:
     await client.close()
 
 
+def test_a_call_that_went_without_a_token_is_made_again(guarded: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread has learned that the token is old, between this one's login and its call."""
+    process = Process(f"etcd://leasehold:secret@127.0.0.1:{guarded.port}", "billing")
+    headers = process.endpoints.headers
+
+    def late(method: bytes) -> Any:
+        if method != wire.AUTHENTICATE:
+            process.endpoints.logged_out(process.endpoints.token)
+            monkeypatch.setattr(process.endpoints, "headers", headers)
+        return headers(method)
+
+    with process.locks:
+        grant = process.granted("x", A)
+        monkeypatch.setattr(process.endpoints, "headers", late)
+        assert process.release("x", A, grant)
+
+
 def test_a_client_for_threads_that_has_a_channel(guarded: Etcd) -> None:
     """As etcd3's: its channel, and the token that it has got by logging in."""
     import grpc

@@ -61,7 +61,8 @@ class GrpcError(Exception):
     @property
     def token_is_old(self) -> bool:
         """The user has to be authenticated again; the call was not carried out."""
-        return "invalid auth token" in self.said or "revision of auth store is old" in self.said
+        signs = ("invalid auth token", "revision of auth store is old", "user name is empty")
+        return any(sign in self.said for sign in signs)  # the last: another thread has just logged out
 
 
 DRIVER_ERRORS = (GrpcError, OSError)
