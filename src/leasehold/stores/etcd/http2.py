@@ -7,6 +7,7 @@ any state may be dropped: after a fork, or when a signal handler raised in the m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from h2.config import H2Configuration
@@ -23,7 +24,7 @@ from h2.events import (
     TrailersReceived,
     WindowUpdated,
 )
-from h2.exceptions import H2Error
+from h2.exceptions import H2Error, StreamClosedError
 from h2.settings import SettingCodes
 
 from .errors import GrpcError
@@ -88,6 +89,11 @@ class Http2:
         """Whether the connection takes no new calls."""
         return self._leaving or self._last > _MOST_STREAMS
 
+    @property
+    def room(self) -> int:
+        """How many more calls the server allows at the same time."""
+        return self._h2.remote_settings.max_concurrent_streams - self._h2.open_outbound_streams
+
     def call(self, headers: Headers, messages: Sequence[bytes], *, end: bool = True) -> int:
         """Begin a call. Returns its stream. Raises BrokenHttp2."""
         try:
@@ -141,13 +147,14 @@ class Http2:
                 self._end(event.stream_id or 0, found)
             case StreamReset():
                 self._fail(event.stream_id or 0, f"the server has reset the call (code {event.error_code})", found)
-            case ConnectionTerminated():
+            case ConnectionTerminated():  # h2 reads no frame after it, so no answer to what is under way either
                 self._leaving = True
                 for stream in list(self._streams):
                     self._fail(stream, "the server is shutting down the connection", found)
             case WindowUpdated() | RemoteSettingsChanged():
                 for stream in list(self._streams):
-                    self._pump(stream)
+                    with suppress(StreamClosedError):  # its end is among the events that follow
+                        self._pump(stream)
 
     def _arrived(self, event: DataReceived, found: list[GrpcEvent]) -> None:
         stream = event.stream_id or 0

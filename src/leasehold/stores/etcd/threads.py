@@ -202,7 +202,7 @@ class EtcdThreads:
         messages: list[bytes] = []
         while not self._wanted.empty():
             attempt, busy = self._wanted.get()
-            if busy is None:
+            if busy is None or attempt not in self._waiting:  # it may have ended while the stream was away
                 self._subscriptions.drop(attempt)
                 continue
             wake_ups, unsaid = self._subscriptions.add(attempt, busy.watch)

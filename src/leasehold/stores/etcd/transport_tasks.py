@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,11 @@ class TaskConnection(asyncio.Protocol):
         self.host = host
         self._http = Http2()
         self._streams: dict[int, Callable[[GrpcEvent | Exception], None]] = {}
+        self._queues: tuple[deque[asyncio.Future[None]], ...] = (deque(), deque(), deque())
+        """Who waits until the server allows another call: renewals, then claims and releases, then new acquires."""
+        self._called = 0
+        """How many wait no more, and are about to begin their call."""
+        self._leaving = False
         self._transport: asyncio.Transport | None = None
         self.closed = asyncio.get_running_loop().create_future()
 
@@ -35,6 +41,7 @@ class TaskConnection(asyncio.Protocol):
             if tell is not None:
                 tell(event)
         self._flush()
+        self._call_next()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.closed.done():
@@ -42,12 +49,41 @@ class TaskConnection(asyncio.Protocol):
         streams, self._streams = self._streams, {}
         for tell in streams.values():
             tell(error or BrokenHttp2("the server has closed the connection"))
+        self._call_next()
+
+    async def wait_for_room(self, call: EtcdCall) -> None:
+        """Wait until the server allows another call, which is to begin at once then; or there is to be none here."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues[0 if call.urgent else 2 if call.patient else 1].append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it was called, and does not come
+                self._called -= 1
+                self._call_next()
+            raise
+        self._called -= 1
+
+    def leave(self) -> None:
+        """It takes no new calls: who waits for room goes elsewhere. Those under way may finish."""
+        self._leaving = True
+        self._call_next()
+
+    def has_room(self) -> bool:
+        return not self.usable or self._http.room > self._called
+
+    def _call_next(self) -> None:
+        for queue in self._queues:
+            while queue and self.has_room():
+                turn = queue.popleft()
+                if not turn.done():
+                    turn.set_result(None)
+                    self._called += 1
 
     @property
     def usable(self) -> bool:
-        return not (
-            self.closed.done() or self._http.exhausted or self._transport is None or self._transport.is_closing()
-        )
+        gone = self.closed.done() or self._transport is None or self._transport.is_closing()
+        return not (gone or self._leaving or self._http.exhausted)
 
     def begin(
         self,
@@ -74,6 +110,7 @@ class TaskConnection(asyncio.Protocol):
         if self._streams.pop(stream, None) is not None:
             self._http.cancel(stream)
             self._flush()
+            self._call_next()
 
     def _flush(self) -> None:
         if self._transport is not None and not self._transport.is_closing() and (out := self._http.to_send()):
@@ -148,11 +185,11 @@ class TaskTransport:
 
     async def _log_in(self, ends: float) -> None:
         if self._endpoints.needs_login:
-            self._endpoints.logged_in(await self._call(self._endpoints.login(), ends))
+            self._endpoints.logged_in(await self._call(self._endpoints.login()._replace(urgent=True), ends))
 
     async def _call(self, call: EtcdCall, ends: float) -> list[bytes]:
         limit = ends - clock.now()
-        connection = await self._ready(limit)
+        connection = await self._with_room(call, ends)
         messages: list[bytes] = []
         done: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
 
@@ -182,6 +219,20 @@ class TaskTransport:
         finally:
             connection.give_up(stream)
 
+    async def _with_room(self, call: EtcdCall, ends: float) -> TaskConnection:
+        limit = ends - clock.now()
+        connection = await self._ready(limit)
+        while not connection.has_room():
+            try:
+                async with asyncio.timeout(ends - clock.now()):
+                    await connection.wait_for_room(call)
+            except TimeoutError:
+                raise TimeoutError(f"the server allowed no more calls within {limit:.3g} s") from None
+            if connection.usable:
+                break
+            connection = await self._ready(ends - clock.now())
+        return connection
+
     async def _ready(self, limit: float) -> TaskConnection:
         """The connection, made by whoever comes first; the others wait for it."""
         connection = self._connection
@@ -206,6 +257,7 @@ class TaskTransport:
         """Calls that are under way on it may finish."""
         if self._connection is connection:
             self._connection = None
+        connection.leave()
         self._old = {each for each in self._old if not each.closed.done()} | {connection}
         for each in self._old:
             if not each._streams:
