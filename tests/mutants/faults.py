@@ -107,7 +107,7 @@ MUTANTS = [
     Mutant(
         "a cancelled acquire leaves what it was granted",
         "tasks/runner.py",
-        "            await self._give_up([ask], error)\n",
+        "            await self._give_up([ask], error, born)\n",
         "",
     ),
     Mutant(
