@@ -218,13 +218,19 @@ async def _life_of(client: Any, ended: asyncio.Event) -> AsyncGenerator[None, No
 
 
 async def _until_cancelled(work: Coroutine[Any, Any, None]) -> None:
-    """Do it in a task that is cancelled until it has ended: pymongo may swallow a cancellation while it sends, and then
-    waits for an answer for as long as no call comes. The loop could not end meanwhile."""
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.wait({task})
-    finally:
-        while not task.done():
+    """Do it in a task that is cancelled until it has ended, however often this one is: pymongo may swallow a
+    cancellation while it sends, and then waits for an answer for as long as no call comes. The loop could not end
+    meanwhile."""
+    task, ending = asyncio.create_task(work), False
+    while not task.done():
+        if ending:
             task.cancel()
-            await asyncio.wait({task}, timeout=0.2)  # to let it clean up
-    task.result()
+        try:
+            await asyncio.wait({task}, timeout=0.2 if ending else None)
+        except asyncio.CancelledError:
+            ending = True
+    if not ending:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # nobody asks for it any more
+    raise asyncio.CancelledError
