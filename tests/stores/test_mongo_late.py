@@ -159,6 +159,8 @@ async def test_cancelled_call_that_hangs_costs_nobody_a_lease(replicated: str, m
     """A transaction of another program holds the record of the name: the command waits on the server."""
     monkeypatch.setattr(timing, "CALL_LIMIT", 60.0)
     events: list[Any] = []
+    with pymongo.MongoClient[Any](replicated) as client:  # the server builds no index while a transaction is open
+        client.get_default_database()["leasehold"].create_index("purge", name="leasehold_purge", expireAfterSeconds=0)
     async with aio.connect(replicated, ttl=60) as locks:
         locks.on_event(events.append)
         held = await locks.lock("job").acquire()
