@@ -16,6 +16,7 @@ import linecache
 import logging
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -85,8 +86,8 @@ def at_each_line(work: Callable[[], None], act: Callable[[], None]) -> int:
 
 def main(url: str, what: str, namespace: str) -> None:
     logging.getLogger("leasehold").info("imported")
-    locks = leasehold.connect(url, ttl=60, namespace=namespace)
-    other = leasehold.connect(url, ttl=60, namespace=namespace)
+    locks = leasehold.connect(url, ttl=600, namespace=namespace)
+    other = leasehold.connect(url, ttl=600, namespace=namespace)
     busy = other.lock("busy").acquire()
     stolen: list[str] = []
     denied = 0
@@ -137,6 +138,10 @@ def main(url: str, what: str, namespace: str) -> None:
     for work in works:  # imports and connections are made
         work()
     wait()
+    # Also those of the keepers, which may not have begun yet: SQLite has one for all threads but the main one.
+    thread = threading.Thread(target=lambda: [each.inspect("busy") for each in (locks, other)])
+    thread.start()
+    thread.join()
     count = {}
     descriptors = len(os.listdir("/proc/self/fd"))
     for work in works if what == "enter" else works[:1]:
