@@ -121,10 +121,13 @@ def main(url: str, what: str, namespace: str) -> None:
         raise Interrupted
 
     def wait() -> None:
+        nonlocal denied
         try:
             locks.lock("busy").acquire(timeout=0.001)
         except leasehold.AcquireTimeout:
             pass
+        except leasehold.StoreUnavailable:
+            denied += 1  # such a call has half a second, which the handler's calls may have used up
 
     def take() -> None:
         with locks.lock("free", timeout=20) as lease:

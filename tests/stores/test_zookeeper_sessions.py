@@ -174,7 +174,7 @@ def test_a_release_finds_what_was_moved_unheard(both: Relayed, tree: Tree, rest:
     lease = locks.lock("x", ttl=20, min_hold=rest).acquire()
     moved_unheard(relay, lease, 45, tree)
     eventually(lambda: released(lease), 30)
-    assert tree.line("x") == []
+    eventually(lambda: tree.line("x") == [], 30)  # a release that failed is the keeper's
     assert locks.lock("x", ttl=20).acquire(20).release()
 
 
