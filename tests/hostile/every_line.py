@@ -86,8 +86,8 @@ def at_each_line(work: Callable[[], None], act: Callable[[], None]) -> int:
 
 def main(url: str, what: str, namespace: str) -> None:
     logging.getLogger("leasehold").info("imported")
-    locks = leasehold.connect(url, ttl=600, namespace=namespace)
-    other = leasehold.connect(url, ttl=600, namespace=namespace)
+    locks = leasehold.connect(url, ttl=60, namespace=namespace)
+    other = leasehold.connect(url, ttl=60, namespace=namespace)
     busy = other.lock("busy").acquire()
     stolen: list[str] = []
     denied = 0
