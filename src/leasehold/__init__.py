@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from . import aio as aio
     from . import fence as fence
     from .core.lease import current
-    from .core.timing import Preset
+    from .core.timing import Duration, Preset
     from .errors import (
         AcquireCancelled,
         AcquireTimeout,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .kinds.rwlock.threads import RWLock
     from .model import Counters, Event, LeaseInfo, LockMetrics
     from .threads.lease import Lease
-    from .threads.lock import Lock
+    from .threads.lock import Lock, LockOptions
     from .threads.locks import Locks, connect
 
 __version__ = "0.1.0"
@@ -46,6 +46,7 @@ __all__ = [
     "AcquireTimeout",
     "AllOf",
     "Counters",
+    "Duration",
     "Election",
     "Event",
     "Group",
@@ -55,6 +56,7 @@ __all__ = [
     "LeaseholdError",
     "Lock",
     "LockMetrics",
+    "LockOptions",
     "Locks",
     "Member",
     "Once",
@@ -77,6 +79,7 @@ __all__ = [
 _HOMES = {
     "AllOf": "kinds.joint.threads",
     "Counters": "model",
+    "Duration": "core.timing",
     "Election": "kinds.election.threads",
     "Event": "model",
     "Group": "kinds.group.threads",
@@ -84,6 +87,7 @@ _HOMES = {
     "LeaseInfo": "model",
     "Lock": "threads.lock",
     "LockMetrics": "model",
+    "LockOptions": "threads.lock",
     "Locks": "threads.locks",
     "Member": "kinds.group.membership",
     "Once": "kinds.once.threads",

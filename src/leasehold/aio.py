@@ -16,7 +16,7 @@ The code is in :mod:`leasehold.tasks`.
 from __future__ import annotations
 
 from .core.lease import current
-from .core.timing import Preset
+from .core.timing import Duration, Preset
 from .errors import (
     AcquireCancelled,
     AcquireTimeout,
@@ -36,7 +36,7 @@ from .kinds.once.tasks import Once
 from .kinds.rwlock.tasks import RWLock
 from .model import Counters, Event, LeaseInfo, LockMetrics
 from .tasks.lease import Lease
-from .tasks.lock import Lock
+from .tasks.lock import Lock, LockOptions
 from .tasks.locks import Locks, connect
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "AcquireTimeout",
     "AllOf",
     "Counters",
+    "Duration",
     "Election",
     "Event",
     "Group",
@@ -53,6 +54,7 @@ __all__ = [
     "LeaseholdError",
     "Lock",
     "LockMetrics",
+    "LockOptions",
     "Locks",
     "Member",
     "Once",

@@ -60,9 +60,11 @@ def test_odd_name_is_kept_whole(locks: leasehold.Locks, name: str) -> None:
     ("options", "error", "says"),
     [
         ({"ttl": 0}, ValueError, "ttl"),
-        ({"ttl": "30"}, TypeError, "ttl"),
+        ({"ttl": b"30"}, TypeError, "ttl"),
+        ({"ttl": "soon"}, ValueError, "ttl: invalid duration 'soon': use seconds, or a number with ms, s, m, h or d"),
         ({"timeout": -1}, ValueError, "timeout"),
-        ({"timeout": "1"}, TypeError, "timeout"),
+        ({"timeout": [1]}, TypeError, "timeout"),
+        ({"timeout": "-1"}, ValueError, "timeout: invalid duration '-1'"),
         ({"kind": ""}, ValueError, "kind"),
         ({"kind": "k" * 65}, ValueError, "kind"),
         ({"data": object()}, ValueError, "data cannot be encoded as JSON"),
@@ -136,7 +138,9 @@ def test_unknown_option_of_readers_and_writers_is_refused(connect: Any) -> None:
 
 
 def test_options_that_other_kinds_pass_on_are_those_of_lock() -> None:
-    assert [*LOCK_OPTIONS] == [*inspect.signature(leasehold.Locks.lock).parameters][2:]
+    for world in (leasehold, aio):
+        options = {*inspect.signature(world.Locks.lock).parameters} - {"self", "name"}
+        assert options == {*LOCK_OPTIONS} == {*world.LockOptions.__annotations__}
 
 
 @pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])
@@ -237,7 +241,7 @@ def test_bad_timeout_of_acquire_is_refused(locks: leasehold.Locks) -> None:
         with pytest.raises(ValueError, match="timeout"):
             locks.lock("x").acquire(wrong)
     with pytest.raises(TypeError, match="timeout"):
-        locks.lock("x").try_acquire("1")  # type: ignore[arg-type]
+        locks.lock("x").try_acquire(b"1")  # type: ignore[arg-type]
 
 
 def test_infinite_timeout_waits_as_long_as_it_takes() -> None:

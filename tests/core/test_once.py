@@ -267,7 +267,7 @@ def test_outcome_recorded_in_the_same_moment_is_not_told_as_running(side: str) -
         assert (outcome.status, outcome.owner, outcome.result, outcome.ran) == ("done", "other", "done", False)
 
 
-@pytest.mark.parametrize("timeout", [-1, float("nan"), "5"])
+@pytest.mark.parametrize("timeout", [-1, float("nan"), [5]])
 def test_once_refuses_a_timeout_that_is_no_duration(timeout: Any) -> None:
     async def run() -> None:
         async with aio.connect(f"memory://{uuid.uuid4().hex}") as locks:

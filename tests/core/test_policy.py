@@ -52,9 +52,9 @@ def test_impossible_timing_is_refused(options: dict[str, float], says: str) -> N
         make_timing(**options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("ttl", ["30", "text", None, True, [1], b"1"])
-def test_ttl_that_is_no_number_is_refused(ttl: object) -> None:
-    with pytest.raises(TypeError, match="ttl must be a number of seconds"):
+@pytest.mark.parametrize("ttl", [None, True, [1], b"1", 1j])
+def test_ttl_of_a_wrong_type_is_refused(ttl: object) -> None:
+    with pytest.raises(TypeError, match='ttl must be seconds, a timedelta or text such as "30s", not '):
         make_timing(ttl=ttl)  # type: ignore[arg-type]
 
 
@@ -143,7 +143,7 @@ def test_presets_can_be_redefined_and_are_checked() -> None:  # D4
     with pytest.raises(TypeError):
         preset("mine", 5)
     with pytest.raises(TypeError, match="failure"):
-        preset("mine", {"ttl": 10, "failure": "9"})
+        preset("mine", {"ttl": 10, "failure": [9]})
 
 
 def test_preset_may_say_when_a_member_has_failed() -> None:  # D4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..core import durations
+
 
 def shown(word: str) -> str:
     """A word of the command line, quoted for a message. A URL is cut after its scheme: it may contain a password."""
@@ -25,15 +27,10 @@ def names(word: str) -> list[str]:
 
 def duration(word: str) -> float:
     """Seconds: ``30``, ``30s``, ``500ms``, ``5m``, ``1.5h``, ``2d``."""
-    number = word.rstrip("dhms")
-    scale = _UNITS.get(word[len(number) :])
-    digits = number.replace(".", "", 1)
-    if scale is None or not (digits.isascii() and digits.isdigit()):  # float() alone would take nan, inf and 1_0
-        raise ValueError(f"invalid duration {shown(word)}: use seconds, or a number with ms, s, m, h or d, such as 30s")
-    return float(number) * scale
-
-
-_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+    seconds = durations.parse(word)
+    if seconds is None:
+        raise ValueError(f"invalid duration {shown(word)}: {durations.USE}")
+    return seconds
 
 
 def ttl(word: str) -> float:

@@ -32,9 +32,9 @@ def begin(core: Registry) -> None:
             log(ERROR, "the callback %r raised an error; the drain continues", callback, exc=error)
 
 
-def drain(core: Registry, grace: float) -> Effects[list[str]]:
+def drain(core: Registry, grace: timing.Duration) -> Effects[list[str]]:
     """See :meth:`leasehold.Locks.drain`. ``core.hurried`` ends the grace at once."""
-    timing.seconds(grace, "grace", zero=True)
+    grace = timing.seconds(grace, "grace", zero=True)
     core.check_open()
     started, bell = core.now(), core.new_bell()
     begin(core)

@@ -217,7 +217,7 @@ def _settle_many(core: Registry, ends: float) -> Effects[None]:
 # What a holder, or a ``Locks``, calls.
 
 
-def renew(core: Registry, state: LeaseState, ttl: float | None, offered: bool = False) -> Effects[None]:
+def renew(core: Registry, state: LeaseState, ttl: timing.Duration | None, offered: bool = False) -> Effects[None]:
     """Renew one lease because its holder calls ``renew``, or offers it. Raises LeaseLost or StoreUnavailable."""
     state.check(core.now())
     ttl = state.ttl if ttl is None else timing.seconds(ttl, "ttl")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ..contract.lease import LeaseContract
 from ..errors import LeaseLost
@@ -78,7 +78,7 @@ class BaseLease(LeaseContract, Handle):
     def beat(self) -> None:
         self._state.beat(self._core.now())
 
-    def on_lost(self, callback: Callable[..., object]) -> None:
+    def on_lost(self, callback: Callable[[Self], object]) -> None:
         checks.callback(callback, "on_lost", tasks=self._core.cancel_on_loss)
         state = self._state
         with self._core.mutex:

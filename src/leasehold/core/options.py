@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sized
 from os import urandom
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 from . import checks, timing
 from .protocol import SECOND, Ask, Store
+from .timing import Duration
 
 _DEFAULTS: Mapping[str, Any] = {
     "ttl": timing.DEFAULT_TTL,
@@ -17,11 +18,48 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 
 
-LOCK_OPTIONS = (
-    *("ttl", "timeout", "kind", "data", "renew", "renew_every", "max_hold", "min_hold", "beat_every", "on_lost"),
-    *("on_unavailable", "fair", "poll", "backoff", "drift", "max_renew_failures"),
-)
-"""The options of ``lock``."""
+Backoff: TypeAlias = Literal["adaptive", "random"]
+OnUnavailable: TypeAlias = Literal["raise", "skip"]
+
+
+class TermOptions(TypedDict, total=False):
+    """The options of one term of a lease."""
+
+    ttl: Duration | None
+    renew_every: Duration | None
+    drift: Duration | None
+    max_renew_failures: int | None
+
+
+class KindOptions(TermOptions, total=False):
+    """The options of ``once`` and ``election`` that are also options of ``lock``."""
+
+    kind: str
+    data: Any
+
+
+class ConnectOptions(TermOptions, total=False):
+    """The options of ``lock`` that ``connect`` accepts as defaults."""
+
+    timeout: Duration | None
+    renew: bool | None
+    max_hold: Duration | None
+    min_hold: Duration | None
+    beat_every: Duration | None
+    poll: tuple[Duration, Duration] | None
+    backoff: Backoff | None
+
+
+class CommonOptions(KindOptions, ConnectOptions, total=False):
+    """The options of ``lock`` that are the same for threads and tasks. ``LockOptions`` of each adds ``on_lost``."""
+
+    on_unavailable: OnUnavailable
+    fair: bool | None
+
+
+KIND_OPTIONS = tuple(KindOptions.__annotations__)
+CONNECT_OPTIONS = tuple(ConnectOptions.__annotations__)
+LOCK_OPTIONS = (*CommonOptions.__annotations__, "on_lost")
 
 
 class Spec(NamedTuple):

@@ -17,7 +17,7 @@ from ..runtime.wakeups import refuse_late_patch
 from . import checks, clock, timing
 from .claim import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, Unsettled
 from .log import DEBUG, INFO, WARNING, is_shown, log
-from .options import LOCK_OPTIONS, Spec, make_spec
+from .options import KIND_OPTIONS, LOCK_OPTIONS, Spec, make_spec
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
 from .state import NEVER, LeaseState
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 L = TypeVar("L", bound="BaseLease")
 
-_KIND_OPTIONS = ("ttl", "renew_every", "drift", "max_renew_failures", "data", "kind")
 _OF_LOCKS_ALONE = ("timeout", "max_hold", "min_hold", "beat_every")
 """Defaults of ``connect`` that would end a term, a membership or the work of ``once``, or the wait for one."""
 
@@ -146,9 +145,9 @@ class Registry:
 
     def kind_spec(self, name: str, kind: str, options: Mapping[str, Any], **more: Any) -> Spec:
         """The spec of a kind that is made of one lease. It accepts fewer options than a lock."""
-        unknown = sorted(set(options) - set(_KIND_OPTIONS))
+        unknown = sorted(set(options) - set(KIND_OPTIONS))
         if unknown:
-            known = ", ".join(_KIND_OPTIONS)
+            known = ", ".join(KIND_OPTIONS)
             raise TypeError(f"{kind}() has no option {unknown[0]!r}; of the options of lock() it accepts {known}")
         return self.lasting_spec(name, **{"kind": kind, **options, **more})
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple, Required, TypeAlias, TypedDict
 
-from . import checks
+from . import checks, durations
 
 if TYPE_CHECKING:
     import random
+
+Duration: TypeAlias = float | str | timedelta
+"""What a caller may give as a duration: seconds, text such as "30s", or a timedelta."""
 
 DEFAULT_TTL = 30.0
 LONGEST_TTL = 366 * 86_400.0
@@ -52,8 +56,46 @@ class Timing(NamedTuple):
         return safety_margin(ttl, self.drift)
 
 
-class Preset(NamedTuple):
-    """The timing of a kind, for ``connect(kinds=...)``. In seconds, with ``ttl > renew_every > heartbeat``.
+def seconds(value: object, what: str, *, zero: bool = False) -> float:
+    """A duration as a finite number of seconds above zero; with ``zero``, zero is allowed."""
+    value = number(value, what)
+    if not 0 <= value < INFINITE or (value == 0 and not zero):
+        raise ValueError(f"{what} must be {'0 or more' if zero else 'above 0'} and finite, not {value}")
+    if value > LONGEST_TTL:
+        raise ValueError(f"{what} must be at most {LONGEST_TTL:.0f} s (a year), not {value}")
+    return float(value)
+
+
+def number(value: object, what: str) -> float:
+    """A duration in seconds. Raises ValueError for text that is none, TypeError for anything else. Its size is not
+    checked."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, str):
+        raise TypeError(f'{what} must be seconds, a timedelta or text such as "30s", not {type(value).__name__}')
+    parsed = durations.parse(value)
+    if parsed is None:
+        raise ValueError(f"{what}: invalid duration {value!r}: {durations.USE}")
+    return parsed
+
+
+def patience(timeout: object) -> float | None:
+    """A ``timeout`` in seconds, zero or more; None if it is infinite."""
+    return None if timeout == INFINITE else seconds(timeout, "timeout", zero=True)
+
+
+class _Preset(NamedTuple):
+    ttl: float
+    renew_every: float
+    heartbeat: float
+
+
+class Preset(_Preset):
+    """The timing of a kind, for ``connect(kinds=...)``, with ``ttl > renew_every > heartbeat``.
+
+    Made of durations; its fields are in seconds.
 
     Fields:
         ttl: how long a term lasts.
@@ -62,18 +104,29 @@ class Preset(NamedTuple):
 
     Example::
 
-        locks = leasehold.connect("memory://", kinds={"batch": leasehold.Preset(120, 60, 20)})
+        locks = leasehold.connect("memory://", kinds={"batch": leasehold.Preset("2m", "1m", 20)})
         assert locks.lock("nightly", kind="batch").acquire().ttl == 120
     """
 
-    ttl: float
-    renew_every: float
-    heartbeat: float
+    __slots__ = ()
+
+    def __new__(cls, ttl: Duration, renew_every: Duration, heartbeat: Duration) -> Preset:
+        every = number(renew_every, "renew_every")
+        return super().__new__(cls, number(ttl, "ttl"), every, number(heartbeat, "heartbeat"))
 
     @property
     def failure(self) -> float:
         """How long a silent group member counts as alive, in seconds: three heartbeats."""
         return 3 * self.heartbeat
+
+
+class PresetFields(TypedDict, total=False):
+    """A preset as a mapping. ``failure`` is 3 · heartbeat: either may be given."""
+
+    ttl: Required[Duration]
+    renew_every: Duration
+    heartbeat: Duration
+    failure: Duration
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -104,22 +157,6 @@ def preset(kind: str, value: object) -> Preset:
     return value
 
 
-def seconds(value: object, what: str, *, zero: bool = False) -> float:
-    """``value`` as a finite number of seconds above zero; with ``zero``, zero is allowed."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} must be a number of seconds, not {type(value).__name__}")
-    if not 0 <= value < INFINITE or (value == 0 and not zero):
-        raise ValueError(f"{what} must be {'0 or more' if zero else 'above 0'} and finite, not {value}")
-    if value > LONGEST_TTL:
-        raise ValueError(f"{what} must be at most {LONGEST_TTL:.0f} s (a year), not {value}")
-    return float(value)
-
-
-def patience(timeout: object) -> float | None:
-    """A ``timeout`` in seconds, zero or more; None if it is infinite."""
-    return None if timeout == INFINITE else seconds(timeout, "timeout", zero=True)
-
-
 def safety_margin(ttl: float, drift: float | None) -> float:
     """How long before the store's expiry a holder stops trusting its lease."""
     return 0.01 * ttl + 0.05 if drift is None else 2 * drift
@@ -127,13 +164,13 @@ def safety_margin(ttl: float, drift: float | None) -> float:
 
 def make_timing(
     *,
-    ttl: float,
-    renew_every: float | None = None,
+    ttl: Duration,
+    renew_every: Duration | None = None,
     renew: bool = True,
-    max_hold: float | None = None,
-    min_hold: float | None = None,
-    beat_every: float | None = None,
-    drift: float | None = None,
+    max_hold: Duration | None = None,
+    min_hold: Duration | None = None,
+    beat_every: Duration | None = None,
+    drift: Duration | None = None,
     max_renew_failures: int = 3,
     share: float = 1 / 3,
 ) -> Timing:
@@ -156,16 +193,18 @@ def make_timing(
         raise TypeError("max_renew_failures must be an int")
     if max_renew_failures < 1:
         raise ValueError(f"max_renew_failures must be 1 or more, not {max_renew_failures}")
-    if min_hold is not None and max_hold is not None and min_hold > max_hold:
-        raise ValueError(f"min_hold of {min_hold:g} s is longer than max_hold of {max_hold:g} s")
+    longest = None if max_hold is None else seconds(max_hold, "max_hold")
+    shortest = 0.0 if min_hold is None else seconds(min_hold, "min_hold", zero=True)
+    if longest is not None and shortest > longest:
+        raise ValueError(f"min_hold of {shortest:g} s is longer than max_hold of {longest:g} s")
     timing: Timing = _shared(
         Timing(
             ttl,
             margin,
             every,
             renew,
-            None if max_hold is None else seconds(max_hold, "max_hold"),
-            0.0 if min_hold is None else seconds(min_hold, "min_hold", zero=True),
+            longest,
+            shortest,
             None if beat_every is None else seconds(beat_every, "beat_every"),
             max_renew_failures,
             drift,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ..core import checks, timing
@@ -36,7 +37,7 @@ def check(lease: BaseLease) -> None:
     lease.check()
 
 
-def heir_spec(core: Registry, text: str, options: dict[str, Any]) -> Spec:
+def heir_spec(core: Registry, text: str, options: Mapping[str, Any]) -> Spec:
     """The options of the acquire that takes the lease over. ``options`` are those of ``lock``. Raises ValueError or
     TypeError."""
     core.need("heir")

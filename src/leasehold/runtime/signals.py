@@ -47,7 +47,7 @@ class Drain:
 
     loop: AbstractEventLoop | None = None
 
-    def __init__(self, core: Registry, grace: float) -> None:
+    def __init__(self, core: Registry, grace: timing.Duration) -> None:
         self.core = core
         self.grace = timing.seconds(grace, "grace", zero=True)
         self.begun = False
@@ -80,7 +80,7 @@ class ThreadDrain(Drain):
 class TaskDrain(Drain):
     core: TaskRegistry
 
-    def __init__(self, core: TaskRegistry, grace: float) -> None:
+    def __init__(self, core: TaskRegistry, grace: timing.Duration) -> None:
         super().__init__(core, grace)
         self.loop = core.bind()
 

@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from ..core import checks
+from ..core.options import CONNECT_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,18 +47,13 @@ _CLIENTS: Mapping[str, str] = {
     "kazoo": "zookeeper",
 }
 
-_TIMING = (
-    *("ttl", "timeout", "renew", "renew_every", "max_hold", "min_hold", "beat_every"),
-    *("poll", "backoff", "drift", "max_renew_failures"),
-)
-
 
 def resolve(url: object, namespace: str, timing: Mapping[str, Any]) -> tuple[Opened, dict[str, Any]]:
     """Check the arguments of ``connect`` (threads and asyncio) and find the store."""
-    unknown = sorted(set(timing) - set(_TIMING))
+    unknown = sorted(set(timing) - set(CONNECT_OPTIONS))
     if unknown:
         raise TypeError(
-            f"connect() has no option {unknown[0]!r}; of the options of lock() it accepts {', '.join(_TIMING)}"
+            f"connect() has no option {unknown[0]!r}; of the options of lock() it accepts {', '.join(CONNECT_OPTIONS)}"
         )
     checks.text(namespace, "namespace", checks.MAX_LABEL, shortest=0)
     return find(url, namespace), {key: value for key, value in timing.items() if value is not None}

@@ -16,6 +16,7 @@ from ..core import keeper, release
 from ..core.claim import HANDED_OVER, RELEASED
 from ..core.lease import BaseLease, enter, leave, own_state_of
 from ..core.state import BaseState
+from ..core.timing import Duration
 from ..errors import LeaseLost, StoreError
 from ..kinds import handover
 from .runner import TaskRegistry
@@ -53,7 +54,7 @@ class Lease(BaseLease):
                     event.set()
         return event
 
-    async def renew(self, ttl: float | None = None) -> None:
+    async def renew(self, ttl: Duration | None = None) -> None:
         await self._core.drive(keeper.renew(self._core, own_state_of(self), ttl))
 
     async def release(self) -> bool:

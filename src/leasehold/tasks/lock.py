@@ -8,12 +8,13 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..contract.lock import LockContract
 from ..core import checks
 from ..core.lease import pop_block
-from ..core.options import Spec
+from ..core.options import CommonOptions, Spec
+from ..core.timing import Duration
 from ..errors import AcquireTimeout, StoreUnavailable
 from .lease import Lease
 from .runner import TaskRegistry
@@ -27,6 +28,15 @@ else:
 
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
 L = TypeVar("L", bound="Lease", covariant=True)
+
+
+OnLost: TypeAlias = Literal["cancel", "raise", "log"] | Callable[[Lease], object]
+
+
+class LockOptions(CommonOptions, total=False):
+    """The options of ``Locks.lock``, which the other kinds of lock accept too."""
+
+    on_lost: OnLost | None
 
 
 class Lock(LockContract):
@@ -52,10 +62,10 @@ class Lock(LockContract):
     def name(self) -> str:
         return self._spec.name
 
-    def acquire(self, timeout: float | None = None) -> Acquiring[Lease]:
+    def acquire(self, timeout: Duration | None = None) -> Acquiring[Lease]:
         return Acquiring(self._take(self._spec.timeout if timeout is None else timeout))
 
-    def try_acquire(self, timeout: float = 0) -> Coroutine[Any, Any, Lease | None]:
+    def try_acquire(self, timeout: Duration = 0) -> Coroutine[Any, Any, Lease | None]:
         return self._or_none(self._take(timeout))
 
     async def _or_none(self, taking: Coroutine[Any, Any, Lease]) -> Lease | None:
@@ -72,7 +82,7 @@ class Lock(LockContract):
     async def locked(self) -> bool:
         return self._spec.is_taken(await self._core.call(self._core.store.inspect(self.name)))
 
-    def _take(self, timeout: float | None) -> Coroutine[Any, Any, Lease]:
+    def _take(self, timeout: Duration | None) -> Coroutine[Any, Any, Lease]:
         return self._core.acquire(Lease, self._spec, timeout)
 
     async def in_transaction(self, connection: Any) -> int:

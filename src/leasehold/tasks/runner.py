@@ -125,7 +125,7 @@ class TaskRegistry(Registry):
         self.bind()
         return await self.driver.run(steps, timing.CALL_LIMIT)
 
-    async def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None) -> L:
+    async def acquire(self, make: Callable[..., L], spec: Spec, timeout: timing.Duration | None) -> L:
         """Acquire a lease; ``make`` makes its handle. However this fails, nothing stays behind in the store."""
         if timeout is not None:
             timeout = timing.patience(timeout)

@@ -12,6 +12,7 @@ from ..core import clock, keeper, release
 from ..core.claim import HANDED_OVER
 from ..core.lease import BaseLease, enter, leave, own_state_of
 from ..core.log import ERROR, log
+from ..core.timing import Duration
 from ..errors import LeaseLost, StoreError
 from ..kinds import handover
 from ..runtime.thread_start import aside
@@ -49,7 +50,7 @@ class Lease(BaseLease):
                     self._lost = ref
                     return event
 
-    def renew(self, ttl: float | None = None) -> None:
+    def renew(self, ttl: Duration | None = None) -> None:
         self._core.drive(keeper.renew(self._core, own_state_of(self), ttl))
 
     def release(self) -> bool:

@@ -7,17 +7,27 @@ import functools
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from ..contract.lock import LockContract
 from ..core import checks
 from ..core.lease import leave, pop_block
-from ..core.options import Spec
+from ..core.options import CommonOptions, Spec
+from ..core.timing import Duration
 from ..errors import AcquireTimeout, StoreError, StoreUnavailable
 from .lease import Lease
 from .runner import ThreadRegistry
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+OnLost: TypeAlias = Literal["raise", "log"] | Callable[[Lease], object]
+
+
+class LockOptions(CommonOptions, total=False):
+    """The options of ``Locks.lock``, which the other kinds of lock accept too."""
+
+    on_lost: OnLost | None
 
 
 class Lock(LockContract):
@@ -43,10 +53,10 @@ class Lock(LockContract):
     def name(self) -> str:
         return self._spec.name
 
-    def acquire(self, timeout: float | None = None, *, cancel: threading.Event | None = None) -> Lease:
+    def acquire(self, timeout: Duration | None = None, *, cancel: threading.Event | None = None) -> Lease:
         return self._take(self._spec.timeout if timeout is None else timeout, cancel)
 
-    def try_acquire(self, timeout: float = 0) -> Lease | None:
+    def try_acquire(self, timeout: Duration = 0) -> Lease | None:
         try:
             return self._take(timeout, None)
         except AcquireTimeout:
@@ -60,7 +70,7 @@ class Lock(LockContract):
     def locked(self) -> bool:
         return self._spec.is_taken(self._core.call(self._core.store.inspect(self.name)))
 
-    def _take(self, timeout: float | None, cancel: threading.Event | None) -> Lease:
+    def _take(self, timeout: Duration | None, cancel: threading.Event | None) -> Lease:
         return self._core.acquire(Lease, self._spec, timeout, cancel)
 
     def in_transaction(self, connection: Any) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, Unpack
 
 from ..contract.locks import LocksContract
 from ..core import checks, listing
 from ..core.drain import drain
+from ..core.options import Backoff, ConnectOptions, KindOptions, OnUnavailable
 from ..core.protocol import Holding
+from ..core.timing import Duration, Preset, PresetFields
 from ..kinds import handover
 from ..kinds.election.leadership import stopping_before
 from ..kinds.election.threads import Election
@@ -23,7 +25,7 @@ from ..kinds.rwlock.threads import RWLock
 from ..model import Counters, Event, LeaseInfo, LockMetrics
 from ..stores.urls import resolve
 from .lease import Lease
-from .lock import Lock
+from .lock import Lock, LockOptions, OnLost
 from .runner import ThreadRegistry
 
 
@@ -32,8 +34,8 @@ def connect(
     *,
     namespace: str = "",
     owner: str | None = None,
-    kinds: Mapping[str, object] | None = None,
-    **timing: Any,
+    kinds: Mapping[str, Preset | PresetFields] | None = None,
+    **timing: Unpack[ConnectOptions],
 ) -> Locks:
     """Connect to a store. Does no I/O, so it is not awaited in asyncio either: the first operation connects.
 
@@ -90,21 +92,21 @@ class Locks(LocksContract):
         self,
         name: str,
         *,
-        ttl: float | None = None,
-        timeout: float | None = None,
+        ttl: Duration | None = None,
+        timeout: Duration | None = None,
         kind: str = "lock",
         data: Any = None,
         renew: bool | None = None,
-        renew_every: float | None = None,
-        max_hold: float | None = None,
-        min_hold: float | None = None,
-        beat_every: float | None = None,
-        on_lost: Callable[[Lease], object] | str | None = None,
-        on_unavailable: str = "raise",
+        renew_every: Duration | None = None,
+        max_hold: Duration | None = None,
+        min_hold: Duration | None = None,
+        beat_every: Duration | None = None,
+        on_lost: OnLost | None = None,
+        on_unavailable: OnUnavailable = "raise",
         fair: bool | None = None,
-        poll: tuple[float, float] | None = None,
-        backoff: str | None = None,
-        drift: float | None = None,
+        poll: tuple[Duration, Duration] | None = None,
+        backoff: Backoff | None = None,
+        drift: Duration | None = None,
         max_renew_failures: int | None = None,
     ) -> Lock:
         spec = self._core.spec(
@@ -135,13 +137,13 @@ class Locks(LocksContract):
         version: str | int = 1,
         wait: bool = True,
         retries: int = 0,
-        retry_by: str = "any",
-        **options: Any,
+        retry_by: Literal["any", "same"] = "any",
+        **options: Unpack[KindOptions],
     ) -> Once:
         spec = self._core.kind_spec(name, "once", options)
         return Once(self._core, spec, make_policy(self._core, version, wait, retries, retry_by), self)
 
-    def election(self, name: str, *, stop_before: float | None = None, **options: Any) -> Election:
+    def election(self, name: str, *, stop_before: Duration | None = None, **options: Unpack[KindOptions]) -> Election:
         spec = self._core.kind_spec(name, "election", options)
         return Election(self._core, spec, stopping_before(spec, stop_before), self)
 
@@ -149,26 +151,26 @@ class Locks(LocksContract):
         self,
         name: str,
         *,
-        heartbeat: float | None = None,
+        heartbeat: Duration | None = None,
         misses: int = 3,
         kind: str = "member",
-        look: float | None = None,
+        look: Duration | None = None,
     ) -> Group:
         return Group(self._core, *make_spec(self._core, name, heartbeat, misses, kind, look), self)
 
-    def semaphore(self, name: str, *, limit: int, **options: Any) -> Lock:
+    def semaphore(self, name: str, *, limit: int, **options: Unpack[LockOptions]) -> Lock:
         return Lock(self._core, self._core.semaphore_spec(name, limit, options), self)
 
-    def rwlock(self, name: str, **options: Any) -> RWLock:
+    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
         return RWLock(self._core, name, options, self)
 
-    def rlock(self, name: str, **options: Any) -> Lock:
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
         return RLock(self._core, self._core.lock_spec("rlock", name, options), self._holds, self)
 
-    def all_of(self, *names: str, **options: Any) -> AllOf:
+    def all_of(self, *names: str, **options: Unpack[LockOptions]) -> AllOf:
         return AllOf(self._core, self._core.all_specs(names, options), self)
 
-    def accept(self, text: str, **options: Any) -> Lease:
+    def accept(self, text: str, **options: Unpack[LockOptions]) -> Lease:
         spec = handover.heir_spec(self._core, text, options)
         return self._core.acquire(Lease, spec, spec.timeout, None)
 
@@ -196,10 +198,10 @@ class Locks(LocksContract):
         checks.callback(callback, "on_event", tasks=False)
         self._core.listeners.append(callback)
 
-    def drain(self, grace: float = 300) -> list[str]:
+    def drain(self, grace: Duration = 300) -> list[str]:
         return self._core.drive(drain(self._core, grace))
 
-    def drain_on_signals(self, grace: float = 300) -> None:
+    def drain_on_signals(self, grace: Duration = 300) -> None:
         from ..runtime.signals import ThreadDrain, add
 
         add(ThreadDrain(self._core, grace))

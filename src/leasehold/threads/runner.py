@@ -88,7 +88,9 @@ class ThreadRegistry(Registry):
         self.check_open()
         return self.driver.run(steps, timing.CALL_LIMIT)
 
-    def acquire(self, make: Callable[..., L], spec: Spec, timeout: float | None, event: threading.Event | None) -> L:
+    def acquire(
+        self, make: Callable[..., L], spec: Spec, timeout: timing.Duration | None, event: threading.Event | None
+    ) -> L:
         """Acquire a lease; ``make`` makes its handle. However this fails, nothing stays behind in the store."""
         if timeout is not None:
             timeout = timing.patience(timeout)

@@ -15,6 +15,7 @@ from ...core.log import ERROR, INFO, log
 from ...core.options import Spec
 from ...core.protocol import Bell
 from ...core.registry import Registry
+from ...core.timing import Duration
 from ...errors import LeaseLost, StoreUnavailable
 from ...model import LeaseInfo
 
@@ -24,7 +25,7 @@ INTERVAL = 1.0
 """How often an observer reads the leader. Also the longest sleep of a watch: deadlines count suspended time."""
 
 
-def stopping_before(spec: Spec, stop_before: float | None) -> float:
+def stopping_before(spec: Spec, stop_before: Duration | None) -> float:
     """How long before its deadline a term is over. Raises ValueError if that leaves no time to renew."""
     own = spec.timing
     before = min(5.0, own.ttl / 6) if stop_before is None else timing.seconds(stop_before, "stop_before")

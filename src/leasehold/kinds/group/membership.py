@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from ...contract.kinds import GroupContract
 from ...core import checks, timing
@@ -19,6 +19,7 @@ from ...core.log import ERROR, INFO, WARNING, log
 from ...core.options import Spec
 from ...core.protocol import Bell, Holding
 from ...core.registry import Registry
+from ...core.timing import Duration
 from ...errors import StoreUnavailable
 from ...model import LeaseInfo
 
@@ -65,7 +66,13 @@ class Roster(Sequence[Member]):
     def __len__(self) -> int:
         return len(self._members)
 
-    def __getitem__(self, place: Any) -> Any:
+    @overload
+    def __getitem__(self, place: int) -> Member: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Member]: ...
+
+    def __getitem__(self, place: int | slice) -> Member | Sequence[Member]:
         return self._members[place]
 
     def __iter__(self) -> Iterator[Member]:
@@ -98,7 +105,7 @@ class Roster(Sequence[Member]):
 
 
 def make_spec(
-    core: Registry, name: str, heartbeat: float | None, misses: int, kind: str, look: float | None
+    core: Registry, name: str, heartbeat: Duration | None, misses: int, kind: str, look: Duration | None
 ) -> tuple[Spec, float]:
     """The options of a membership's lease, and how often to read the members. Raises ValueError or TypeError."""
     if "semaphore" in core.store.lacks:

@@ -12,13 +12,14 @@ from ...core import release, timing
 from ...core.lease import BaseLease, own_state_of, registry_of
 from ...core.options import Spec
 from ...core.registry import Registry
+from ...core.timing import Duration
 from ...errors import AcquireTimeout, StoreError
 from .joint_lease import Joint
 
 Gather: TypeAlias = Generator["tuple[Spec | list[Spec], float | None] | BaseLease", Any, "list[BaseLease]"]
 
 
-def gather(core: Registry, specs: Iterable[Spec], timeout: float | None) -> Gather:
+def gather(core: Registry, specs: Iterable[Spec], timeout: Duration | None) -> Gather:
     """Acquire all in one step, if the store can do that and all are free; otherwise one after the other, each with the
     time that is left. Yields what to acquire, or a lease to discard.
 

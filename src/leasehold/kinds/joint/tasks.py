@@ -10,6 +10,7 @@ from ...core import release
 from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
 from ...core.protocol import await_steps
+from ...core.timing import Duration
 from ...tasks.lease import Lease
 from ...tasks.lock import Acquiring, Lock
 from ...tasks.runner import TaskRegistry
@@ -26,7 +27,7 @@ class JointLease(joint_lease.Joint, Lease):
         super().__init__(core, joint_lease.JointState(core, spec, [own_state_of(part) for part in parts]))
         self._stand_on(parts)
 
-    async def renew(self, ttl: float | None = None) -> None:
+    async def renew(self, ttl: Duration | None = None) -> None:
         for part in self._parts:
             await part.renew(ttl)
 
@@ -50,16 +51,16 @@ class AllOf(Lock):
 
     if TYPE_CHECKING:  # these return an AllLease, which has ``tokens``
 
-        def acquire(self, timeout: float | None = None) -> Acquiring[AllLease]: ...
+        def acquire(self, timeout: Duration | None = None) -> Acquiring[AllLease]: ...
 
-        def try_acquire(self, timeout: float = 0) -> Coroutine[Any, Any, AllLease | None]: ...
+        def try_acquire(self, timeout: Duration = 0) -> Coroutine[Any, Any, AllLease | None]: ...
 
         async def __aenter__(self) -> AllLease: ...
 
     async def locked(self) -> bool:
         return any([await self._core.call(self._core.store.inspect(spec.name)) for spec in self._specs])
 
-    async def _take(self, timeout: float | None) -> AllLease:
+    async def _take(self, timeout: Duration | None) -> AllLease:
         def handle(request: Any) -> Awaitable[Any]:
             if isinstance(request, BaseLease):
                 return self._core.drive(release.discard(self._core, own_state_of(request)))
@@ -103,11 +104,11 @@ class RLock(Lock):
         super().__init__(core, spec, locks)
         self._holds = holds
 
-    def _take(self, timeout: float | None) -> Coroutine[Any, Any, RLockLease]:
+    def _take(self, timeout: Duration | None) -> Coroutine[Any, Any, RLockLease]:
         # The task is read here, not in the coroutine: asyncio.wait_for of Python 3.11 awaits it in a task of its own.
         return self._enter(timeout, (self._core.generation, self.name, asyncio.current_task()))
 
-    async def _enter(self, timeout: float | None, key: Any) -> RLockLease:
+    async def _enter(self, timeout: Duration | None, key: Any) -> RLockLease:
         holds = self._holds
         try:
             hold = reentrant.enter_again(holds, key)

@@ -10,6 +10,7 @@ from ...core import release
 from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
 from ...core.protocol import run_steps
+from ...core.timing import Duration
 from ...threads.lease import Lease
 from ...threads.lock import Lock
 from ...threads.runner import ThreadRegistry
@@ -26,7 +27,7 @@ class JointLease(joint_lease.Joint, Lease):
         super().__init__(core, joint_lease.JointState(core, spec, [own_state_of(part) for part in parts]))
         self._stand_on(parts)
 
-    def renew(self, ttl: float | None = None) -> None:
+    def renew(self, ttl: Duration | None = None) -> None:
         for part in self._parts:
             part.renew(ttl)
 
@@ -50,16 +51,16 @@ class AllOf(Lock):
 
     if TYPE_CHECKING:  # these return an AllLease, which has ``tokens``
 
-        def acquire(self, timeout: float | None = None, *, cancel: threading.Event | None = None) -> AllLease: ...
+        def acquire(self, timeout: Duration | None = None, *, cancel: threading.Event | None = None) -> AllLease: ...
 
-        def try_acquire(self, timeout: float = 0) -> AllLease | None: ...
+        def try_acquire(self, timeout: Duration = 0) -> AllLease | None: ...
 
         def __enter__(self) -> AllLease: ...
 
     def locked(self) -> bool:
         return any(self._core.call(self._core.store.inspect(spec.name)) for spec in self._specs)
 
-    def _take(self, timeout: float | None, cancel: threading.Event | None) -> AllLease:
+    def _take(self, timeout: Duration | None, cancel: threading.Event | None) -> AllLease:
         def handle(request: Any) -> Any:
             if isinstance(request, BaseLease):
                 return self._core.drive(release.discard(self._core, own_state_of(request)))
@@ -111,7 +112,7 @@ class RLock(Lock):
         super().__init__(core, spec, locks)
         self._holds = holds
 
-    def _take(self, timeout: float | None, cancel: threading.Event | None) -> RLockLease:
+    def _take(self, timeout: Duration | None, cancel: threading.Event | None) -> RLockLease:
         key = (self._core.generation, self.name, threading.current_thread())
         holds = self._holds
         try:

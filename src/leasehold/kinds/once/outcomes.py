@@ -161,7 +161,7 @@ class MeasuredCall:
         return True
 
 
-def ends_at(core: Registry, timeout: float | None) -> float | None:
+def ends_at(core: Registry, timeout: timing.Duration | None) -> float | None:
     patience = None if timeout is None else timing.patience(timeout)
     return None if patience is None else core.now() + patience
 

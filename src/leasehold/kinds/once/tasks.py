@@ -9,6 +9,7 @@ from typing import Any
 from ...contract.kinds import OnceContract
 from ...core import checks
 from ...core.options import Spec
+from ...core.timing import Duration
 from ...errors import LeaseLost
 from ...tasks.lease import Lease
 from ...tasks.lock import Lock
@@ -34,7 +35,7 @@ class Once(OnceContract):
     def name(self) -> str:
         return self._lock.name
 
-    async def run(self, function: Callable[[], Any], timeout: float | None = None) -> outcomes.Outcome:
+    async def run(self, function: Callable[[], Any], timeout: Duration | None = None) -> outcomes.Outcome:
         checks.callback(function, "once", tasks=True)
         core = self._core
         core.bind()

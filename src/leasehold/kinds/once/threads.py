@@ -8,6 +8,7 @@ from typing import Any
 from ...contract.kinds import OnceContract
 from ...core import checks
 from ...core.options import Spec
+from ...core.timing import Duration
 from ...threads.lease import Lease
 from ...threads.lock import Lock
 from ...threads.runner import ThreadRegistry
@@ -32,7 +33,7 @@ class Once(OnceContract):
     def name(self) -> str:
         return self._lock.name
 
-    def run(self, function: Callable[[], Any], timeout: float | None = None) -> outcomes.Outcome:
+    def run(self, function: Callable[[], Any], timeout: Duration | None = None) -> outcomes.Outcome:
         checks.callback(function, "once", tasks=False)
         core = self._core
         wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Unpack
 
 from ...contract.lock import RWLockContract
-from ...threads.lock import Lock
+from ...threads.lock import Lock, LockOptions
 from ...threads.runner import ThreadRegistry
 
 
@@ -19,19 +19,19 @@ class RWLock(RWLockContract):
             lease.check()
     """
 
-    def __init__(self, core: ThreadRegistry, name: str, options: dict[str, Any], locks: object) -> None:
+    def __init__(self, core: ThreadRegistry, name: str, options: LockOptions, locks: object) -> None:
         self._core = core
         self._locks = locks
         self._options = options
         self.name = core.rw_spec(name, False, options).name
 
-    def read(self, **options: Any) -> Lock:
+    def read(self, **options: Unpack[LockOptions]) -> Lock:
         return self._side(False, options)
 
-    def write(self, **options: Any) -> Lock:
+    def write(self, **options: Unpack[LockOptions]) -> Lock:
         return self._side(True, options)
 
-    def _side(self, write: bool, options: dict[str, Any]) -> Lock:
+    def _side(self, write: bool, options: LockOptions) -> Lock:
         spec = self._core.rw_spec(self.name, write, {**self._options, **options})
         return Lock(self._core, spec, self._locks)
 
