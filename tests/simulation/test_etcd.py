@@ -17,7 +17,7 @@ from .run import KINDS
 
 GROUP = 5
 FIRST = int(os.environ.get("SEED", os.environ.get("FIRST", "0")))
-LAST = FIRST + (1 if "SEED" in os.environ else int(os.environ.get("SEEDS", "40")))
+LAST = FIRST + (1 if "SEED" in os.environ else int(os.environ.get("SEEDS", "20")))
 
 
 @pytest.mark.parametrize("first", range(FIRST, LAST, GROUP))

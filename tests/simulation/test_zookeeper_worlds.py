@@ -12,9 +12,9 @@ from kazoo.protocol.states import EventType
 from .zookeeper_server import ModelServer, ModelSession, Operation
 from .zookeeper_world import simulate_zookeeper
 
-GROUP = 10
+GROUP = 5
 FIRST = int(os.environ.get("SEED", os.environ.get("FIRST", "0")))
-LAST = FIRST + (1 if "SEED" in os.environ else int(os.environ.get("SEEDS", "40")))
+LAST = FIRST + (1 if "SEED" in os.environ else int(os.environ.get("SEEDS", "20")))
 
 
 @pytest.mark.parametrize("first", range(FIRST, LAST, GROUP))
