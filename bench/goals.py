@@ -10,8 +10,16 @@ from .figures import Row, number
 PAIR, APAIR = "acquire + release, threads, p50", "acquire + release, asyncio, p50"
 ONE_CORE = ", on one core"
 HANDOFF = "hand-off between two processes, p50"
+MESSAGES = "bare messages"
 EIGHT = "8 processes, one name"
 
+
+def away(rtt: float) -> str:
+    """Said at the end of a line's name, of a run with so many seconds for a round trip to the server."""
+    return f", {rtt * 1e3:g} ms away"
+
+
+AWAY = away(0.001)
 
 Judged: TypeAlias = tuple[str, str, bool | None]
 ROUNDS = 3

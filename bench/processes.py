@@ -102,7 +102,7 @@ class Setting(NamedTuple):
     filling: Callable[[str], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     """In this context the store at a target need not wait for the disk: it is being filled, not measured."""
     where: str = ""
-    """Said at the end of a line's name: ", on one core"."""
+    """Said at the end of a line's name: ", on one core" or ", 1 ms away"."""
 
     def kind(self, name: str) -> type[Base]:
         """The class of a peer, which says what it can do."""

@@ -1,26 +1,35 @@
 """A TCP relay that counts what clients send to the server: Redis' commands, the requests of ZooKeeper and MongoDB, the
 messages of etcd's calls (not HTTP/2's frames), and SQL statements: what is sent on a connection when the last one is
-answered, in however many pieces."""
+answered, in however many pieces.
+
+With a delay, it stands for a network: each piece arrives that much later, in order, however many are on the way."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple, Self
 
 COMMAND = re.compile(rb"\*\d+\r\n\$")
 PORT = re.compile(r":(\d+)")
 
 
+def ports(target: str) -> list[int]:
+    """The ports of the servers whose clients can be sent through a relay. None: it is a file, or clients ask the
+    servers where they are and go there."""
+    return [] if "replicaSet=" in target else [int(port) for port in PORT.findall(target)]
+
+
 def relayed(target: str) -> int | None:
-    """The port of the one server whose clients can be sent through a relay. None: it is a file, there are several, or
-    clients ask it where it is and go there."""
-    ports = PORT.findall(target)
-    return int(ports[0]) if len(ports) == 1 and "replicaSet=" not in target else None
+    """The port of the one server, where there is only one."""
+    found = ports(target)
+    return found[0] if len(found) == 1 else None
 
 
 class Statements:
@@ -117,34 +126,28 @@ def counter(scheme: str) -> Statements:
 
 
 class Relay:
-    """Listens on ``port`` and passes everything on to the server's port, and back."""
+    """Listens on ``port`` and passes everything on to the server's port, and back: ``delay`` seconds later.
 
-    def __init__(self, server: int, target: str) -> None:
+    By threads, not asyncio, whose timers are milliseconds."""
+
+    def __init__(self, server: int, target: str, delay: float = 0.0) -> None:
         self.messages = 0
         self._scheme = target.partition(":")[0]
         self._server = server
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._delay = delay
+        self._counting = threading.Lock()
+        self._open: set[socket.socket] = set()
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        begun = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._accept, "127.0.0.1", 0), self._loop)
-        self._listening = begun.result()
-        self.port: int = self._listening.sockets[0].getsockname()[1]
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._start(self._accept)
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    async def _end(self) -> None:
-        self._listening.close()
-        carrying = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in carrying:
-            task.cancel()
-        await asyncio.gather(*carrying, return_exceptions=True)
+        for each in (self._listening, *self._open):
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # its thread ends, and closes it
 
     def settled(self) -> int:
         """The count, once nothing has been sent for half a second; or after 20 s, if many look by themselves."""
@@ -155,24 +158,56 @@ class Relay:
                 break
         return self.messages
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._server)
+    def _start(self, run: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=run, args=arguments, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # by default Linux wakes a thread, and those that it starts, 50 µs late
+            Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text("1")
+        with self._listening, contextlib.suppress(OSError):  # our end
+            while True:
+                self._connect(self._listening.accept()[0])
+
+    def _connect(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self._server))
+        except OSError:  # nobody listens there
+            client.close()
+            return
         counted = counter(self._scheme)
 
         def sent(data: bytes) -> None:
-            self.messages += counted.sent(data)
+            with self._counting:
+                self.messages += counted.sent(data)
 
-        ways = self._carry(reader, back, sent), self._carry(there, writer, lambda data: counted.answered())
-        with contextlib.suppress(asyncio.CancelledError):  # by our end: the connections end with us
-            await asyncio.gather(*ways, return_exceptions=True)
+        for source, target, seen in ((client, server, sent), (server, client, lambda data: counted.answered())):
+            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            under_way: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+            self._start(self._depart, source, under_way, seen)
+            self._start(self._arrive, target, under_way)
 
-    async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: Callable[[bytes], None]
+    def _depart(
+        self, source: socket.socket, under_way: SimpleQueue[tuple[float, bytes]], seen: Callable[[bytes], None]
     ) -> None:
-        try:
-            while data := await reader.read(1 << 16):
+        self._open.add(source)
+        data = b"the first"
+        while data:
+            try:
+                data = source.recv(1 << 16)
+            except OSError:
+                data = b""
+            under_way.put((time.monotonic() + self._delay, data))
+            if data:
                 seen(data)
-                writer.write(data)
-                await writer.drain()
-        finally:
-            writer.close()
+        self._open.discard(source)
+
+    def _arrive(self, target: socket.socket, under_way: SimpleQueue[tuple[float, bytes]]) -> None:
+        with contextlib.suppress(OSError):  # it is closed: the other way ends by that too
+            while True:
+                due, data = under_way.get()
+                if (early := due - time.monotonic()) > 0:
+                    time.sleep(early)
+                if not data:
+                    break
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)

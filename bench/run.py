@@ -3,6 +3,7 @@
     python -m bench.run                          # all measures of the embedded store: about six minutes
     python -m bench.run --only pair,handoff      # some of them
     python -m bench.run --quick                  # does it run? The figures mean little
+    python -m bench.run --store redis --rtt 1ms  # pair and handoff, with a round trip of 1 ms to the server
 
 Results go to bench/results/ as JSON. Those that are worth keeping are put into bench/published/, of which
 ``python -m bench.page`` makes docs/performance.md.
@@ -19,12 +20,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from . import goals, page, report
+from leasehold.cli.values import duration
+
+from . import goals, network, page, report
 from .figures import Row
 from .processes import ROOT, Setting
 
@@ -45,12 +48,16 @@ def options() -> argparse.Namespace:
     cores = parser.add_mutually_exclusive_group()
     cores.add_argument("--one-core", action="store_true", help="everything on one core: the work, without wake-ups")
     cores.add_argument("--apart", action="store_true", help="servers on one core, clients on another")
+    parser.add_argument("--rtt", type=duration, default=0.0, help="how long a round trip to the server takes: 1ms (0)")
     parser.add_argument("--into", type=Path, default=RESULTS, help="the folder for the result (bench/results)")
     parser.add_argument("--quick", action="store_true", help="a short run that only shows that it runs")
     found = parser.parse_args()
-    found.measures = found.only.split(",") if found.only else list(MEASURES)
+    usual = network.MEASURES if found.rtt else MEASURES
+    found.measures = found.only.split(",") if found.only else list(usual)
     if unknown := set(found.measures) - set(MEASURES):
         parser.error(f"no such measure: {', '.join(sorted(unknown))}")
+    if found.rtt and set(found.measures) - set(network.MEASURES):
+        parser.error(f"--rtt is for {' and '.join(network.MEASURES)}")
     return found
 
 
@@ -75,10 +82,10 @@ def main() -> None:
     if float(load) > 1:
         print(f"The load average is {load}: an idle machine gives better figures.", file=sys.stderr)
     rows: list[Row] = []
-    what = chosen.only.replace(",", "-") or "all"  # two may begin in the same second
+    what = "-".join(chosen.measures if chosen.only or chosen.rtt else ["all"])  # two may begin in the same second
     file = chosen.into / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}-{what}.json"
     with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
-        with store.peers(RESULTS / folder) as known:
+        with store.peers(RESULTS / folder) as known, ExitStack() as stack:
             if chosen.apart:
                 os.sched_setaffinity(0, {last})
             if unknown := set(chosen.peer) - set(known):
@@ -87,15 +94,19 @@ def main() -> None:
             peers = {name: peer for name, peer in known.items() if name in wanted}
             if hasattr(store, "prepare"):
                 store.prepare(peers)
+            pairs, where = getattr(store, "PAIRS", 200), goals.ONE_CORE if chosen.one_core else ""
+            if chosen.rtt:
+                peers = stack.enter_context(network.away(peers, chosen.rtt))
+                pairs, where = min(pairs, network.PAIRS), where + goals.away(chosen.rtt)
             setting = Setting(
                 peers,
                 1 if chosen.quick else chosen.rounds,
                 chosen.quick,
-                getattr(store, "PAIRS", 200),
+                pairs,
                 tuple(int(each) for each in chosen.processes.split(",")),
                 lambda: store.peers(Path(tempfile.mkdtemp(dir=RESULTS / folder))),
                 getattr(store, "filling", nullcontext),
-                goals.ONE_CORE if chosen.one_core else "",
+                where,
             )
             result: dict[str, Any] = {
                 "store": chosen.store,
@@ -124,7 +135,8 @@ def main() -> None:
                 # After each, so that a run that is cut short was not for nothing.
                 file.write_text(json.dumps({**result, "rows": [row._asdict() for row in rows]}, indent=1))
     if rows:
-        print(page.section(page.merge([{**result, "rows": [row._asdict() for row in rows]}])))
+        merged = page.merge([{**result, "rows": [row._asdict() for row in rows]}])
+        print(network.table([merged], goals.away(chosen.rtt)) if chosen.rtt else page.section(merged))
     if result.get("failed"):
         sys.exit(f"failed: {', '.join(result['failed'])}")
 

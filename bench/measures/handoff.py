@@ -33,9 +33,9 @@ def run(setting: Setting) -> list[Row]:
     for name, times in slow.items():
         rounds.add("p99", name, percentile(times, 99) * 1e3)  # of all rounds: one alone has too few for it
     return [
-        rounds.row("p50", "hand-off between two processes, p50", "ms"),
-        rounds.row("p99", "hand-off between two processes, p99", "ms"),
-        rounds.row("alone", "a release that nobody waits for, after a rest, p50", "ms"),
+        rounds.row("p50", f"hand-off between two processes, p50{setting.where}", "ms"),
+        rounds.row("p99", f"hand-off between two processes, p99{setting.where}", "ms"),
+        rounds.row("alone", f"a release that nobody waits for, after a rest, p50{setting.where}", "ms"),
     ]
 
 
