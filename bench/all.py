@@ -60,6 +60,19 @@ STORES = ("sqlite", *SERVERS)
 INSTEAD = {"sqlite": "filelock", "mongodb": "leasehold", "zookeeper": "kazoo", "etcd": "etcd3gw"}
 INSTEAD |= dict.fromkeys(SQL, "sqlalchemy-dlock")
 """What most would use in place of leasehold; there is nothing for MongoDB."""
+TOOZ = "--peer sqlalchemy-dlock --peer tooz --peer 'bare SQL'"
+AWAY = {
+    "redis": "--peer redis-py --peer python-redis-lock --peer pottery --peer sherlock --peer tooz "
+    "--peer 'bare scripts'",
+    "redlock": "--peer pottery",
+    "mongodb": "",
+    "postgresql": f"--peer pals {TOOZ}",
+    "mariadb": TOOZ,
+    "mysql": TOOZ,
+    "etcd": "",
+    "zookeeper": "",
+}
+"""With a network in between, beside which peers: nothing means all of them."""
 STEPS = (
     # Counting, and processes that mostly sleep.
     *(Step(store, "commands", OURS, 8, alone=False) for store in SERVERS),
@@ -74,6 +87,7 @@ STEPS = (
     *(Step(store, "handoff", "--peer 'bare SQL'", 3) for store in SQL),
     Step("sqlite", "pair,handoff,startup", "", 5),
     Step("redlock", "pair", "", 4),
+    *(Step(store, "pair,handoff", f"--rtt 1ms {peers}", 6) for store, peers in AWAY.items()),
     # How it grows.
     *(Step(store, "names", OURS, 6) for store in STORES),
     Step("redis", "crowd", "--peer redis-py", 3),

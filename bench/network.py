@@ -17,6 +17,57 @@ if TYPE_CHECKING:
 MEASURES = "pair", "handoff"
 PAIRS = 50
 """In a batch; each takes some milliseconds."""
+TEXT = """## With a network in between
+
+On loopback a round trip takes next to nothing, and most of a figure is work. `--rtt 1ms` puts a relay between clients
+and server, which holds back whatever passes for half a millisecond in each direction; what is sent in a row arrives in
+a row. So these figures tell how often a store has to be asked.
+
+They are in round trips, with the milliseconds beside them. *Bare messages* is the floor: a server that knows nothing
+but who is next, asked through the same relay in the same run. An acquire and release are two round trips there, and
+half of that is what the table counts in: 1 ms, and what loopback, the relay and the machine add. A hand-off is one:
+half for the release to arrive and half for the message to the next holder, whose process has to be woken. What a server
+has to do, a commit to the disk for example, comes on top.
+"""
+CLAIM = "The next holder claims the lease by"
+ROUND_TRIPS = (
+    (
+        *("Redis", "2", "2"),
+        f"The release brings the wake-up (1). {CLAIM} a script (1): anybody who can reach the server can publish, so a "
+        "wake-up grants nothing.",
+    ),
+    (
+        *("Redlock", "3", "–"),
+        "An acquire asks all nodes for their votes (1), and tells a majority the highest token (1): without that there "
+        "is no fencing. Nobody is woken: who waits asks again when the lease runs out, or after a while.",
+    ),
+    (
+        *("MongoDB, standalone", "2", "2"),
+        "A standalone server has no change streams: when the release is answered (1), the releaser inserts the message "
+        "to the next holder (1), which grants the lease.",
+    ),
+    (
+        *("PostgreSQL", "2", "4"),
+        "The release is tried as if nobody waited (1), the row is read (1), swapped and its waiter notified by one "
+        "statement (1); the next holder accepts (1).",
+    ),
+    (
+        *("MariaDB, MySQL", "2", "7"),
+        "As on PostgreSQL, but the swap (1) notifies nobody: `KILL QUERY` ends the listener's sleep (1); the listener "
+        "releases its named lock (1) and reads who was granted the lease (1).",
+    ),
+    (
+        *("etcd", "2", "2"),
+        f"The release brings the event of the watch (1). {CLAIM} a transaction (1), since its key belongs to an etcd "
+        "lease of its own that must be alive.",
+    ),
+    (
+        *("ZooKeeper", "2", "2"),
+        f"The release brings the event of the watch (1). {CLAIM} writing its node (1), and its deadline counts from "
+        "then.",
+    ),
+)
+"""By store, how many an acquire and release, and a hand-off, have by design, and what they are."""
 COLUMNS = {goals.PAIR: "acquire + release, threads", goals.APAIR: "asyncio", goals.HANDOFF: "hand-off"}
 
 
@@ -54,10 +105,17 @@ def table(stores: Sequence[Store], where: str = goals.AWAY) -> str:
             if any(times):
                 cells = [f"{time / ping:.2f} ({time:.3g} ms)" if time else "" for time in times]
                 if peer == store.peers[0]:
-                    cells = [f"**{cell}**" for cell in cells]
+                    cells = [cell and f"**{cell}**" for cell in cells]
                 lines.append(f"| {store.title if peer == store.peers[0] else ''} | {peer} | {' | '.join(cells)} |")
     head = [f"| store | | {' | '.join(COLUMNS.values())} |", "| --- | --- |" + " ---: |" * len(COLUMNS)]
     return "\n".join(head + lines) if lines else ""
+
+
+def section(stores: Sequence[Store]) -> str:
+    found = table(stores)
+    why = ["| | acquire + release | hand-off | which |", "| --- | ---: | ---: | --- |"]
+    why += [f"| {' | '.join(line)} |" for line in ROUND_TRIPS]
+    return "\n".join([TEXT, found, "", "So many round trips they have by design:", "", *why]) if found else ""
 
 
 def milliseconds(row: Row, peer: str) -> float:

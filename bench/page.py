@@ -15,7 +15,7 @@ import tomllib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from . import goals, report
+from . import goals, network, report
 from .figures import Row
 from .processes import ROOT
 
@@ -120,6 +120,8 @@ def missed(stores: Iterable[Store]) -> str:
 
 
 def section(store: Store) -> str:
+    rows = [row for row in store.rows if not network.is_away(row)]
+    peers = [peer for peer in store.peers if any(peer in row.values for row in rows)]
     runs = "\n".join(
         f"- `{run['command']}`: {run['date']}, commit {run['commit']}, medians of {run['rounds']} rounds; load average "
         f"{run['load']} when it began and {run['load_after']} when it ended"
@@ -129,7 +131,7 @@ def section(store: Store) -> str:
 
 {store.about}
 
-{report.table(store.rows, store.peers)}
+{report.table(rows, peers)}
 
 Ratios are to leasehold in the same run.
 
@@ -219,7 +221,8 @@ def main() -> None:
     if useless := sorted({run["file"] for runs in found.values() for run in runs} - counting):
         print(f"of these no line counts any more: {' '.join(useless)}", file=sys.stderr)
     drawn = "\n\n".join(f"![{name}](img/{name}.svg)" for name in pictures(stores))
-    parts = [INTRO, "## Every goal", all_goals(stores), missed(stores), drawn, ADVICE, *map(section, stores)]
+    judged = "## Every goal", all_goals(stores), missed(stores)
+    parts = [INTRO, *judged, drawn, network.section(stores), ADVICE, *map(section, stores)]
     PAGE.write_text("\n\n".join(part.strip() for part in parts if part) + "\n")
 
 

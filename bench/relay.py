@@ -136,7 +136,8 @@ class Relay:
         self._server = server
         self._delay = delay
         self._counting = threading.Lock()
-        self._open: set[socket.socket] = set()
+        self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -147,7 +148,9 @@ class Relay:
     def __exit__(self, *_: object) -> None:
         for each in (self._listening, *self._open):
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)  # its thread ends, and closes it
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(1)
 
     def settled(self) -> int:
         """The count, once nothing has been sent for half a second; or after 20 s, if many look by themselves."""
@@ -158,38 +161,44 @@ class Relay:
                 break
         return self.messages
 
-    def _start(self, run: Callable[..., None], *arguments: object) -> None:
-        threading.Thread(target=run, args=arguments, daemon=True).start()
+    def _start(self, run: Callable[..., None], *arguments: object) -> threading.Thread:
+        thread = threading.Thread(target=run, args=arguments, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return thread
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # by default Linux wakes a thread, and those that it starts, 50 µs late
             Path(f"/proc/{threading.get_native_id()}/timerslack_ns").write_text("1")
         with self._listening, contextlib.suppress(OSError):  # our end
             while True:
-                self._connect(self._listening.accept()[0])
+                client, _ = self._listening.accept()
+                self._open.append(client)
+                self._start(self._carry, client)
 
-    def _connect(self, client: socket.socket) -> None:
-        try:
-            server = socket.create_connection(("127.0.0.1", self._server))
-        except OSError:  # nobody listens there
-            client.close()
-            return
+    def _carry(self, client: socket.socket) -> None:
         counted = counter(self._scheme)
 
         def sent(data: bytes) -> None:
             with self._counting:
                 self.messages += counted.sent(data)
 
-        for source, target, seen in ((client, server, sent), (server, client, lambda data: counted.answered())):
-            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            under_way: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
-            self._start(self._depart, source, under_way, seen)
-            self._start(self._arrive, target, under_way)
+        with contextlib.suppress(ConnectionError), client:
+            with socket.create_connection(("127.0.0.1", self._server)) as server:
+                self._open.append(server)
+                running = []
+                ways = (client, server, sent), (server, client, lambda data: counted.answered())
+                for source, target, seen in ways:
+                    source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    under_way: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+                    running.append(self._start(self._depart, source, under_way, seen))
+                    running.append(self._start(self._arrive, target, under_way))
+                for thread in running:
+                    thread.join()
 
     def _depart(
         self, source: socket.socket, under_way: SimpleQueue[tuple[float, bytes]], seen: Callable[[bytes], None]
     ) -> None:
-        self._open.add(source)
         data = b"the first"
         while data:
             try:
@@ -199,7 +208,6 @@ class Relay:
             under_way.put((time.monotonic() + self._delay, data))
             if data:
                 seen(data)
-        self._open.discard(source)
 
     def _arrive(self, target: socket.socket, under_way: SimpleQueue[tuple[float, bytes]]) -> None:
         with contextlib.suppress(OSError):  # it is closed: the other way ends by that too

@@ -14,11 +14,14 @@ import sys
 import threading
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from .base import Base
+
+ROOT = Path(__file__).resolve().parents[2]
 
 TAKE, GIVE, YOURS, DONE = b"t", b"g", b"y", b"d"
 """What begins a client's message, before the name, and what the server answers."""
@@ -91,7 +94,7 @@ class Peer(Base):
 def serving() -> Iterator[str]:
     """A server in a process of its own: its address."""
     line = [sys.executable, "-m", __name__]
-    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     with process:
         assert process.stdout is not None
         yield f"tcp://127.0.0.1:{int(process.stdout.readline())}"

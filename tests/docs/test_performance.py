@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 import tomllib
 from importlib import import_module
@@ -104,6 +105,52 @@ def test_a_step_that_was_cut_short_or_is_long_ago_is_to_be_done(
         (tmp_path / "redis.json").write_text(json.dumps(found))
         assert (command in everything.done(hours=1)) is done
     assert bench("run").command(["--store", "redis", "--into", "somewhere"]) == "python -m bench.run --store redis"
+
+
+@pytest.mark.parametrize("place", ["its store's table", "that of the network"])
+def test_lines_of_runs_with_a_network_in_between_have_a_table_of_their_own(place: str) -> None:
+    page, network, goals = bench("page"), bench("network"), bench("goals")
+    near = result("redis", {goals.PAIR: {"leasehold": 1.0, "redis-py": 3.0}})
+    away = {"leasehold": 5.0, goals.MESSAGES: 4.0}
+    far = result("redis", {goals.PAIR + goals.AWAY: away}, peers=list(away))
+    for run in (near, far):
+        run.update(date="", commit="", rounds=3, load="", load_after="", machine="")
+        run["rows"][0]["unit"] = "ms"
+    store = page.merge([near, far])
+    if place == "that of the network":
+        lines = network.table([store]).splitlines()[2:]
+        assert lines == ["| Redis | leasehold | **2.50 (5 ms)** |  |  |", "|  | bare messages | 2.00 (4 ms) |  |  |"]
+    else:
+        assert goals.MESSAGES not in page.section(store).partition("Ratios")[0]
+        assert network.table([page.merge([near])]) == ""
+
+
+def test_a_relay_with_a_delay_holds_back_each_way_and_nothing_longer_for_what_is_before_it() -> None:
+    pieces, delay = 40, 0.05
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with (
+            bench("relay").Relay(port, "tcp://", delay) as relay,
+            socket.create_connection(("127.0.0.1", relay.port)) as client,
+        ):
+            server, _ = listening.accept()
+            with server:
+                began = time.monotonic()
+                for number in range(pieces):
+                    client.sendall(bytes([number]))
+                    time.sleep(0.001)  # so that they are pieces
+                got = b""
+                while len(got) < pieces:
+                    got += server.recv(100)
+                    if len(got) == 1:
+                        assert time.monotonic() - began >= delay
+                    server.sendall(got[-1:])
+                assert got == bytes(range(pieces))
+                assert time.monotonic() - began < pieces * delay / 2
+                client.recv(1)
+                assert time.monotonic() - began >= 2 * delay
+                client.shutdown(socket.SHUT_WR)
+                assert server.recv(1) == b""
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
