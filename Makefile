@@ -11,6 +11,7 @@
 #               FULL=1: what of the fault matrix is not in KEEP yet, at most MINUTES per store; REPORT=1: the table of what is there
 # make simulate SEEDS=5000: more simulated worlds than the 200 of make test
 # make bench    STORE=redis: the figures of docs/performance.md, SQLite's unless another store is named
+#               BENCH="--rtt 1ms": acquire, release and hand-off, with a round trip of 1 ms to the server
 # make bench-all  all of them, into bench/published; again, to go on after it was stopped
 # make demo     what leasehold does, in a few seconds
 # make clean    removes what these have made, bar .venv and the fetched servers

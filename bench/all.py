@@ -88,6 +88,7 @@ STEPS = (
     Step("sqlite", "pair,handoff,startup", "", 5),
     Step("redlock", "pair", "", 4),
     *(Step(store, "pair,handoff", f"--rtt 1ms {peers}", 6) for store, peers in AWAY.items()),
+    *(Step(store, "pair,handoff", f"--rtt 10ms {OURS}", 3) for store in AWAY),
     # How it grows.
     *(Step(store, "names", OURS, 6) for store in STORES),
     Step("redis", "crowd", "--peer redis-py", 3),

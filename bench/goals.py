@@ -19,8 +19,6 @@ def away(rtt: float) -> str:
     return f", {rtt * 1e3:g} ms away"
 
 
-AWAY = away(0.001)
-
 Judged: TypeAlias = tuple[str, str, bool | None]
 ROUNDS = 3
 """What was seen in fewer is no proof."""
@@ -77,6 +75,15 @@ SERVER = (*EMBEDDED, FLAT)
 CONSENSUS = (*HOLDING, FEWER_NAMES, CROWD, FAIR, Goal(SOME_FLAT, 1.25), FLAT)
 REDIS, DEAD = "redis-py", "100,000 dead rows"
 UNFAIR = (REDIS, "pottery", "sherlock", "tooz")
+
+
+def at_a_distance(bare: str, handoff: int) -> tuple[Goal, ...]:
+    """As many round trips as the bare calls: one to take and one to give back, which one more would make half as long
+    again; and no more than ``handoff`` of them to hand a name on, where the bare messages have one."""
+    pairs = Goal(PAIR + away(0.001), 1.25, bare), Goal(PAIR + away(0.01), 1.25, MESSAGES)
+    return *pairs, Goal(HANDOFF + away(0.01), 1.25 * handoff, MESSAGES)
+
+
 SQL = (
     Goal(PAIR, 1.25, "bare SQL"),
     Goal(APAIR, 1.25, "bare SQL"),
@@ -88,6 +95,8 @@ SQL = (
     *SERVER,
 )
 SET = (Goal(PAIR, 1.5, "bare commands"), Goal(APAIR, 1.5, "bare commands"), Goal(HANDOFF, 5.0))
+
+
 OF = {
     "sqlite": (
         Goal(PAIR, 1.0, "filelock"),
@@ -116,21 +125,25 @@ OF = {
         Goal(IDLE, 2.0),
         Goal(SOME_FLAT, 1.2 / 0.8),  # none is more than 20 % from the middle
         TAKEOVER,
+        *at_a_distance("bare scripts", 2),
         *SERVER,
     ),
-    "redlock": tuple(
-        Goal(row, 1.5, "leasehold", whose)
-        for row in (PAIR, APAIR)
-        for whose in ("one of five dead", "one of five hangs")
+    "redlock": (
+        *(
+            Goal(row, 1.5, "leasehold", whose)
+            for row in (PAIR, APAIR)
+            for whose in ("one of five dead", "one of five hangs")
+        ),
+        Goal(PAIR + away(0.01), 1.25 * 3 / 2, MESSAGES),  # three round trips, for two
     ),
-    "mongodb": (*SET, Goal(ONE_IDLE, 0.3), Goal(IDLE, 0.3), *SERVER),
+    "mongodb": (*SET, Goal(ONE_IDLE, 0.3), Goal(IDLE, 0.3), *at_a_distance("bare commands", 2), *SERVER),
     "mongodb_one": SET,
     "mongodb_set": SET,
-    "postgresql": (*SQL, Goal(HANDOFF, 3.0)),
-    "mariadb": (*SQL, Goal(HANDOFF, 10.0)),
-    "mysql": (*SQL, Goal(HANDOFF, 10.0)),
-    "etcd": (Goal(PAIR, 0.6, "etcd3gw"), Goal(HANDOFF, 5.0), *CONSENSUS),
-    "zookeeper": (Goal(PAIR, 1.0, "kazoo"), Goal(HANDOFF, 5.0), *CONSENSUS),
+    "postgresql": (*SQL, Goal(HANDOFF, 3.0), *at_a_distance("bare SQL", 4)),
+    "mariadb": (*SQL, Goal(HANDOFF, 10.0), *at_a_distance("bare SQL", 7)),
+    "mysql": (*SQL, Goal(HANDOFF, 10.0), *at_a_distance("bare SQL", 7)),
+    "etcd": (Goal(PAIR, 0.6, "etcd3gw"), Goal(HANDOFF, 5.0), *at_a_distance("bare transactions", 2), *CONSENSUS),
+    "zookeeper": (Goal(PAIR, 1.0, "kazoo"), Goal(HANDOFF, 5.0), *at_a_distance("bare calls", 2), *CONSENSUS),
 }
 
 

@@ -46,9 +46,9 @@ wait ask by themselves, from time to time, while nothing is handed on, is taken 
 leasehold does more per lease than most of its peers: it writes a fenced record with an owner and an expiry, keeps a
 queue in order, and renews.
 
-`make bench STORE=redis` measures a store, `make bench-all` everything, `leasehold bench --url …` your store.
-`python -m bench.page` writes this page from the results in `bench/published/`. Commits that runs name may be of work
-that was rewritten before it was published.
+`make bench STORE=redis` measures a store, with `BENCH="--rtt 1ms"` from some way off; `make bench-all` measures
+everything, `leasehold bench --url …` your store. `python -m bench.page` writes this page from the results in
+`bench/published/`. Commits that runs name may be of work that was rewritten before it was published.
 """
 
 ADVICE = """## How cost grows, and what you can do about it

@@ -83,6 +83,7 @@ def main() -> None:
         print(f"The load average is {load}: an idle machine gives better figures.", file=sys.stderr)
     rows: list[Row] = []
     what = "-".join(chosen.measures if chosen.only or chosen.rtt else ["all"])  # two may begin in the same second
+    what += f"-{chosen.rtt * 1e3:g}ms" if chosen.rtt else ""
     file = chosen.into / f"{chosen.store}-{time.strftime('%Y%m%d-%H%M%S')}-{what}.json"
     with tempfile.TemporaryDirectory(dir=RESULTS) as folder:
         with store.peers(RESULTS / folder) as known, ExitStack() as stack:
@@ -136,7 +137,7 @@ def main() -> None:
                 file.write_text(json.dumps({**result, "rows": [row._asdict() for row in rows]}, indent=1))
     if rows:
         merged = page.merge([{**result, "rows": [row._asdict() for row in rows]}])
-        print(network.table([merged], goals.away(chosen.rtt)) if chosen.rtt else page.section(merged))
+        print(network.table([merged], [chosen.rtt]) if chosen.rtt else page.section(merged))
     if result.get("failed"):
         sys.exit(f"failed: {', '.join(result['failed'])}")
 
