@@ -6,6 +6,7 @@ import json
 import socket
 import time
 import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DELAY = 0.05
+"""Of a relay, in each direction."""
 
 
 @pytest.fixture(autouse=True)
@@ -126,32 +129,41 @@ def test_lines_of_runs_with_a_network_in_between_have_a_table_of_their_own(place
         assert network.table([page.merge([near])]) == ""
 
 
-def test_a_relay_with_a_delay_holds_back_each_way_and_nothing_longer_for_what_is_before_it() -> None:
-    pieces, delay = 40, 0.05
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A client and its server, with a relay in between that has a delay."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-        with (
-            bench("relay").Relay(port, "tcp://", delay) as relay,
-            socket.create_connection(("127.0.0.1", relay.port)) as client,
-        ):
-            server, _ = listening.accept()
-            with server:
-                began = time.monotonic()
-                for number in range(pieces):
-                    client.sendall(bytes([number]))
-                    time.sleep(0.001)  # so that they are pieces
-                got = b""
-                while len(got) < pieces:
-                    got += server.recv(100)
-                    if len(got) == 1:
-                        assert time.monotonic() - began >= delay
-                    server.sendall(got[-1:])
-                assert got == bytes(range(pieces))
-                assert time.monotonic() - began < pieces * delay / 2
-                client.recv(1)
-                assert time.monotonic() - began >= 2 * delay
-                client.shutdown(socket.SHUT_WR)
-                assert server.recv(1) == b""
+        with bench("relay").Relay(listening.getsockname()[1], "tcp://", DELAY) as relay:
+            with socket.create_connection(("127.0.0.1", relay.port), 10) as client, listening.accept()[0] as server:
+                server.settimeout(10)
+                yield client, server
+
+
+def test_a_relay_with_a_delay_holds_back_each_way(ends: tuple[socket.socket, socket.socket]) -> None:
+    client, server = ends
+    for source, target in ((client, server), (server, client)):
+        began = time.monotonic()
+        source.sendall(b"x")
+        assert target.recv(1) == b"x"
+        assert time.monotonic() - began >= DELAY
+    client.shutdown(socket.SHUT_WR)
+    assert server.recv(1) == b""
+
+
+def test_a_relay_with_a_delay_holds_back_no_longer_what_comes_after_more(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    client, server = ends
+    pieces = 40
+    began = time.monotonic()
+    for number in range(pieces):
+        client.sendall(bytes([number]))
+        time.sleep(0.001)  # so that they are pieces
+    got = b""
+    while len(got) < pieces:
+        got += server.recv(100)
+    assert got == bytes(range(pieces))
+    assert time.monotonic() - began < pieces * DELAY / 2
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
