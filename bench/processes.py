@@ -104,6 +104,9 @@ class Setting(NamedTuple):
     where: str = ""
     """Said at the end of a line's name: ", on one core" or ", 1 ms away"."""
 
+    rtt: float = 0.0
+    """Seconds of a round trip to the server, where a relay stands for a network."""
+
     def kind(self, name: str) -> type[Base]:
         """The class of a peer, which says what it can do."""
         found: type[Base] = import_module(f"bench.peers.{self.peers[name][0]}").Peer

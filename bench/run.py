@@ -108,6 +108,7 @@ def main() -> None:
                 lambda: store.peers(Path(tempfile.mkdtemp(dir=RESULTS / folder))),
                 getattr(store, "filling", nullcontext),
                 where,
+                chosen.rtt,
             )
             result: dict[str, Any] = {
                 "store": chosen.store,

@@ -11,6 +11,8 @@ import time
 from ..figures import Rounds, Row, percentile
 from ..processes import Child, Setting, children
 
+IN_THE_QUEUE = 30
+"""At a distance, whose acquire has begun waits only some round trips later: so many more are given to it."""
 FEWEST, LONGEST = 10, 8.0
 """A peer that looks once a second has so many hand-offs in a round, or as many as it has in so many seconds."""
 
@@ -21,11 +23,11 @@ def run(setting: Setting) -> list[Row]:
     slow: dict[str, list[float]] = {}
     for _, name, peer in setting.waiting().turns():
         with children(peer, 2) as (one, other):
-            _pass_on(one, other)  # the first one makes files and threads
+            _pass_on(one, other, setting.rtt)  # the first one makes files and threads
             times: list[float] = []
             ends = time.monotonic() + LONGEST
             while len(times) < FEWEST or (len(times) < count and time.monotonic() < ends):
-                times.append(_pass_on(one, other))
+                times.append(_pass_on(one, other, setting.rtt))
             alone = [_give(one) for _ in range(FEWEST)]
         rounds.add("p50", name, percentile(times, 50) * 1e3)
         rounds.add("alone", name, percentile(alone, 50) * 1e3)
@@ -39,10 +41,10 @@ def run(setting: Setting) -> list[Row]:
     ]
 
 
-def _pass_on(one: Child, other: Child) -> float:
+def _pass_on(one: Child, other: Child, rtt: float) -> float:
     one.do("acquire", "handoff")
     other.send("acquire", "handoff")
-    _rest()
+    _rest(IN_THE_QUEUE * rtt)
     released: float = one.do("release", "handoff")
     acquired: float = other.answer()
     other.do("release", "handoff")
@@ -56,6 +58,6 @@ def _give(one: Child) -> float:
     return took
 
 
-def _rest() -> None:
+def _rest(longer: float = 0.0) -> None:
     """So long that no poller is met at the same point each time."""
-    time.sleep(random.uniform(0.02, 0.12))
+    time.sleep(random.uniform(0.02, 0.12) + longer)
