@@ -73,6 +73,10 @@ AWAY = {
     "zookeeper": "",
 }
 """With a network in between, beside which peers: nothing means all of them."""
+BARE = dict.fromkeys(SQL, "bare SQL") | {
+    **{"redis": "bare scripts", "mongodb": "bare commands", "etcd": "bare transactions", "zookeeper": "bare calls"},
+    "redlock": "leasehold",
+}
 STEPS = (
     # Counting, and processes that mostly sleep.
     *(Step(store, "commands", OURS, 8, alone=False) for store in SERVERS),
@@ -88,7 +92,7 @@ STEPS = (
     Step("sqlite", "pair,handoff,startup", "", 5),
     Step("redlock", "pair", "", 4),
     *(Step(store, "pair,handoff", f"--rtt 1ms {peers}", 6) for store, peers in AWAY.items()),
-    *(Step(store, "pair,handoff", f"--rtt 10ms {OURS}", 3) for store in AWAY),
+    *(Step(store, "pair,handoff", f"--rtt 10ms --peer '{bare}'", 4) for store, bare in BARE.items()),
     # How it grows.
     *(Step(store, "names", OURS, 6) for store in STORES),
     Step("redis", "crowd", "--peer redis-py", 3),

@@ -78,9 +78,9 @@ UNFAIR = (REDIS, "pottery", "sherlock", "tooz")
 
 
 def at_a_distance(bare: str, handoff: int) -> tuple[Goal, ...]:
-    """As many round trips as the bare calls: one to take and one to give back, which one more would make half as long
-    again; and no more than ``handoff`` of them to hand a name on, where the bare messages have one."""
-    pairs = Goal(PAIR + away(0.001), 1.25, bare), Goal(PAIR + away(0.01), 1.25, MESSAGES)
+    """As many round trips as the bare calls, one to take and one to give back: one more would make it half as long
+    again. And no more than ``handoff`` of them to hand a name on, where the bare messages have one."""
+    pairs = [Goal(PAIR + away(rtt), 1.25, bare) for rtt in (0.001, 0.01)]
     return *pairs, Goal(HANDOFF + away(0.01), 1.25 * handoff, MESSAGES)
 
 
@@ -126,6 +126,7 @@ OF = {
         Goal(SOME_FLAT, 1.2 / 0.8),  # none is more than 20 % from the middle
         TAKEOVER,
         *at_a_distance("bare scripts", 2),
+        Goal(PAIR + away(0.01), 1.25, MESSAGES),
         *SERVER,
     ),
     "redlock": (
