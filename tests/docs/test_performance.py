@@ -7,6 +7,7 @@ import socket
 import time
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,26 @@ def test_a_relay_with_a_delay_holds_back_no_longer_what_comes_after_more(
         got += server.recv(100)
     assert got == bytes(range(pieces))
     assert time.monotonic() - began < pieces * DELAY / 2
+
+
+def test_bare_messages_take_two_round_trips_for_a_pair_and_hand_a_name_on() -> None:
+    with bench("network").away({}, DELAY) as peers:
+        [(module, target)] = peers.values()
+        one, other = (bench(f"peers.{module}").Peer(target) for _ in range(2))
+        began = time.monotonic()
+        one.release(one.acquire("name"))
+        assert time.monotonic() - began >= 2 * DELAY
+        one.acquire("name")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(other.acquire, "name")
+            time.sleep(4 * DELAY)
+            assert not waiting.done()
+            began = time.monotonic()
+            one.release("name")
+            assert waiting.result(10) == "name"
+            assert time.monotonic() - began >= DELAY
+        one.close()
+        other.close()
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
