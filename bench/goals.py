@@ -143,7 +143,7 @@ OF = {
     "postgresql": (*SQL, Goal(HANDOFF, 3.0), *at_a_distance("bare SQL", 4)),
     "mariadb": (*SQL, Goal(HANDOFF, 10.0), *at_a_distance("bare SQL", 7)),
     "mysql": (*SQL, Goal(HANDOFF, 10.0), *at_a_distance("bare SQL", 7)),
-    "etcd": (Goal(PAIR, 0.6, "etcd3gw"), Goal(HANDOFF, 5.0), *at_a_distance("bare transactions", 2), *CONSENSUS),
+    "etcd": (Goal(PAIR, 0.6, "etcd3gw"), Goal(HANDOFF, 5.0), *at_a_distance("bare transactions", 3), *CONSENSUS),
     "zookeeper": (Goal(PAIR, 1.0, "kazoo"), Goal(HANDOFF, 5.0), *at_a_distance("bare calls", 2), *CONSENSUS),
 }
 

@@ -60,9 +60,9 @@ ROUND_TRIPS = (
         "releases its named lock (1) and reads who was granted the lease (1).",
     ),
     (
-        *("etcd", "2", "2"),
-        f"The release brings the event of the watch (1). {CLAIM} a transaction (1), since its key belongs to an etcd "
-        "lease of its own that must be alive.",
+        *("etcd", "2", "3"),
+        "The release brings the event of the watch (1). The next holder renews the etcd lease of its key, unless that "
+        "was done within a hundredth of its length (1), and claims the name by a transaction (1).",
     ),
     (
         *("ZooKeeper", "2", "2"),
