@@ -60,9 +60,10 @@ ROUND_TRIPS = (
         "releases its named lock (1) and reads who was granted the lease (1).",
     ),
     (
-        *("etcd", "2", "3"),
+        *("etcd", "2, after a rest 3", "3"),
         "The release brings the event of the watch (1). The next holder renews the etcd lease of its key, unless that "
-        "was done within a hundredth of its length (1), and claims the name by a transaction (1).",
+        "was done within a hundredth of its length (1), and claims the name by a transaction (1). An acquire after "
+        "such a rest renews it first, too.",
     ),
     (
         *("ZooKeeper", "2", "2"),
