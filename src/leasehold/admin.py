@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from .core import checks
 from .stores.common.findings import OK, Finding
-from .stores.urls import call, given_or_default, scheme_of
+from .stores.urls import call, given_or_default, usual
 from .threads.locks import connect
 
 # scheme without "+…": module of leasehold.stores with doctor(url) -> list[Finding]
@@ -115,5 +115,6 @@ def _resolve(url: str | None) -> tuple[str, str, str]:
     given = given_or_default(url)
     if not isinstance(given, str):
         raise TypeError(f"url must be a str, not {type(given).__name__}")
-    scheme = scheme_of(given)
+    given = usual(given)
+    scheme = given.partition("://")[0]
     return given, scheme, scheme.partition("+")[0]

@@ -82,6 +82,9 @@ async def test_a_certificate_of_a_known_authority(secure: Database, tmp_path: Pa
         await use(secure.url + options(secure, tmp_path / "ca.pem", strict))
     if not secure.is_postgresql:  # encrypted, and nothing asked of the certificate
         await use(secure.url + "?ssl_verify_cert=false")
+        await use(secure.url + "?ssl-mode=REQUIRED")
+        for mode in ("verify_ca", "VERIFY_IDENTITY"):
+            await use(f"{secure.url}?ssl_mode={mode}&ssl_ca={tmp_path / 'ca.pem'}")
 
 
 async def test_a_certificate_of_another_authority(secure: Database, tmp_path: Path) -> None:
@@ -90,11 +93,15 @@ async def test_a_certificate_of_another_authority(secure: Database, tmp_path: Pa
 
 async def test_a_certificate_that_the_system_does_not_know(secure: Database) -> None:
     await refused(secure.url + options(secure, None, False), "certificate")
+    if not secure.is_postgresql:
+        await refused(f"{secure.url}?ssl-mode=VERIFY_CA", "certificate")
 
 
 async def test_a_certificate_for_another_host(secure: Database, tmp_path: Path) -> None:
     url = secure.url.replace("127.0.0.1", "localhost")
     await refused(url + options(secure, tmp_path / "ca.pem", True), "certificate")
+    if not secure.is_postgresql:
+        await refused(f"{url}?ssl_mode=verify_identity&ssl_ca={tmp_path / 'ca.pem'}", "certificate")
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])

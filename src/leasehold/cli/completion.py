@@ -67,7 +67,7 @@ def _is_missing_file(url: str | None) -> bool:
     from ..stores.urls import given_or_default
 
     url = str(given_or_default(url))
-    return url.startswith("sqlite:") and not os.path.exists(path_of(url))
+    return url.lower().startswith("sqlite") and not os.path.exists(path_of(url))
 
 
 # What the templates lack. Each function returns the text for each marker.

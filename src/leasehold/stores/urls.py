@@ -34,6 +34,9 @@ _STORES: Mapping[str, tuple[str, str | None]] = {
     "etcd": ("etcd", "etcd"),
     "zookeeper": ("zookeeper", "zookeeper"),
 }
+_ALIASES: Mapping[str, str] = {"postgres": "postgresql"}
+_SQL = ("sqlite", "postgresql", "mysql", "mariadb")
+"""SQLAlchemy names a driver after these, as in ``postgresql+asyncpg``. It is ignored: leasehold has its own."""
 # package of a client's class: module of leasehold.stores. Each module has open_client(client, namespace) -> Opened.
 _CLIENTS: Mapping[str, str] = {
     "redis": "redis",
@@ -70,20 +73,33 @@ def given_or_default(url: object) -> object:
     return url
 
 
-def scheme_of(url: str) -> str:
-    """The scheme of a store's URL. Raises ValueError if the scheme is unknown, or the URL cannot be parsed."""
-    scheme, separator, _ = url.partition("://")
+def usual(url: str) -> str:
+    """The URL with its scheme as leasehold writes it: ``postgresql`` for ``postgres`` and ``PostgreSQL+asyncpg``.
+    Raises ValueError if the scheme is unknown, or the URL cannot be parsed."""
+    scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
-    if not separator or not scheme.replace("+", "").isalnum():
+    if not separator or not scheme.translate({ord(mark): None for mark in "+-._"}).isalnum():
         raise ValueError("the store's URL has no scheme: write sqlite:///leases.db or redis://localhost, for example")
+    base = scheme.partition("+")[0]
+    base = _ALIASES.get(base, base)
+    if base in _SQL:
+        scheme = base
     if scheme not in _STORES:
-        raise ValueError(f"unknown scheme {scheme!r} in the store's URL: use one of {', '.join(_STORES)}")
+        known = ", ".join(_STORES)
+        raise ValueError(f"unknown scheme {scheme!r} in the store's URL{_meant(scheme)}: use one of {known}")
     if _STORES[scheme][1] is not None:
         authority, path, query = _parts(url)
         names = [option.partition("=")[0] for option in query.split("&")]
         if (authority and "@" in path) or any("@" in name for name in names):
             raise ValueError(_ENCODE)
-    return scheme
+    return f"{scheme}://{rest}"
+
+
+def _meant(scheme: str) -> str:
+    from difflib import get_close_matches
+
+    close = get_close_matches(scheme, _STORES, 1)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 _ENCODE = (
@@ -112,7 +128,8 @@ def find(url: object, namespace: str) -> Opened:
             return opened
         known = f"a client ({', '.join(_CLIENTS)}, or one with a grpc .channel)"
         raise TypeError(f"connect() takes a URL or {known}, not {type(url).__name__}")
-    scheme = scheme_of(url)
+    url = usual(url)
+    scheme = url.partition("://")[0]
     opened = call(scheme, _STORES[scheme][0], "open_url", url, namespace)
     return opened  # noqa: RET504 (typed above)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 from pymongo import AsyncMongoClient, MongoClient
 from pymongo.asynchronous.collection import AsyncCollection
@@ -52,13 +52,17 @@ def target_from_url(url: str, namespace: str) -> Target:
     elif push not in PUSH:
         raise ValueError(f"bad MongoDB URL: push must be one of {', '.join(PUSH)}, not {push!r}")
     if url.startswith("mongodb+srv://"):
-        # Its options come from DNS, and connect() does no I/O: they are checked at the first operation.
+        # Options may come from DNS too, and connect() does no I/O: these are checked at the first operation.
+        _check_names(url)
         path = url.partition("://")[2].partition("?")[0].partition("/")[2]
         name = COLLECTION if collection is None else collection
         return Target(url, None, unquote(path) or DATABASE, _checked(name), namespace, push)
     try:
         parsed = parse_uri(url)
+    except OSError as error:
+        raise ValueError(f"bad MongoDB URL: cannot read {error.filename}: {error.strerror}") from None
     except (InvalidURI, ConfigurationError, InvalidName, ValueError, TypeError) as error:
+        _check_names(url)
         # The driver's words may quote the URL, and with it the password.
         reason = str(error) if "@" not in url else "percent-encode the user name and password, and check the options"
         raise ValueError(f"bad MongoDB URL: {reason}") from None
@@ -91,6 +95,19 @@ def _take_option(url: str, option: str) -> tuple[str, str | None]:
     rest = [pair for pair in pairs if pair not in mine]
     value = dict(parse_qsl(mine[-1], keep_blank_values=True)).get(option, "")
     return base + (question + "&".join(rest) if rest else ""), value
+
+
+def _check_names(url: str) -> None:
+    """Raise ValueError if the URL has an option that neither leasehold nor pymongo knows."""
+    for name, value in parse_qsl(url.partition("?")[2], keep_blank_values=True):
+        try:
+            parse_uri(f"mongodb://h/?{quote(name)}={quote(value)}")
+        except ConfigurationError as error:
+            if str(error).startswith("Unknown option"):
+                known = "known are collection, push and the options of pymongo"
+                raise ValueError(f"bad MongoDB URL: unknown option {name!r}; {known}") from None
+        except (OSError, ValueError, TypeError):
+            pass  # the name is known, and the value is checked with the whole URL
 
 
 def _checked(collection: str) -> str:

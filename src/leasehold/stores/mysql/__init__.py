@@ -27,7 +27,13 @@ from .sql import LOCK_WAIT, MySQL
 _PLACE = re.compile(r"%\((\w+)\)s")
 GIVE_UP_WITHIN = 0.3
 """How long it may take to end a statement that is still under way when its connection is closed."""
-_OPTIONS = ("unix_socket", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity", "bind_address")
+_PASSED = ("unix_socket", "read_default_file", "read_default_group", "program_name")
+"""Options of the URL that both drivers are given as they are."""
+_TLS = ("ssl_mode", "ssl_ca", "ssl_cert", "ssl_key", "ssl_verify_cert", "ssl_verify_identity")
+_MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
+_IGNORED = ("charset", "use_unicode", "binary_prefix", "autocommit", "connect_timeout", "read_timeout", "write_timeout")
+"""What SQLAlchemy's URLs often have, and leasehold sets itself."""
+_OPTIONS = (*_PASSED, *_TLS, "bind_address", *_IGNORED)
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
@@ -36,8 +42,11 @@ def open_url(url: str, namespace: str) -> Opened:
 
     scheme = url.partition("://")[0].lower()
     place = read_url(url)
+    place = place._replace(options=_spelt(place.options))
     refuse(place.options, _OPTIONS, scheme)
     _flag(place, "ssl_verify_cert"), _flag(place, "ssl_verify_identity")
+    if (mode := place.options.get("ssl_mode", "required")) not in _MODES:
+        raise ValueError(f"{scheme}: ssl_mode must be one of {', '.join(_MODES)}, not {mode!r}")
     if place.database is None and "." not in place.table:
         raise ValueError(f"{scheme}: the store's URL has no database: {scheme}://user@host/database")
 
@@ -76,20 +85,19 @@ def arguments(place: SqlAddress, limit: float) -> dict[str, Any]:
         found["database"] = place.database
     if (context := tls(place)) is not None:
         found["ssl"] = context
-    if "unix_socket" in place.options:
-        found["unix_socket"] = place.options["unix_socket"]
-    return found
+    return {**found, **{name: place.options[name] for name in _PASSED if name in place.options}}
 
 
 def tls(place: SqlAddress) -> ssl.SSLContext | None:
     """What a server's certificate must be like, the same for both drivers; None when no option of TLS is given.
 
     A given ``ssl_ca`` is what it is checked against, else, with ``ssl_verify_cert``, the system's authorities."""
-    given = {key: value for key, value in place.options.items() if key.startswith("ssl_")}
-    if not given:
+    given = {key: value for key, value in place.options.items() if key in _TLS}
+    mode = given.get("ssl_mode", "required")
+    if not given or mode == "disabled" or given == {"ssl_mode": "preferred"}:
         return None
-    authority, identity = given.get("ssl_ca"), _flag(place, "ssl_verify_identity")
-    verify = _flag(place, "ssl_verify_cert")
+    authority, identity = given.get("ssl_ca"), _flag(place, "ssl_verify_identity") or mode == "verify_identity"
+    verify = True if mode == "verify_ca" else _flag(place, "ssl_verify_cert")
     try:
         context = ssl.create_default_context(cafile=authority)
         # Certificates as MySQL makes them for itself do not pass the strict reading that newer Pythons begin with.
@@ -102,6 +110,16 @@ def tls(place: SqlAddress) -> ssl.SSLContext | None:
     except OSError as error:
         raise StoreNotReady(f"cannot load the files of the TLS options: {error}") from error
     return context
+
+
+def _spelt(options: dict[str, str]) -> dict[str, str]:
+    """The options as we spell them: MySQL's own URLs say ``ssl-mode=REQUIRED``, SQLAlchemy's ``ssl_check_hostname``."""
+    found = {name.replace("-", "_"): value for name, value in options.items()}
+    if "ssl_check_hostname" in found:
+        found.setdefault("ssl_verify_identity", found.pop("ssl_check_hostname"))
+    if "ssl_mode" in found:
+        found["ssl_mode"] = found["ssl_mode"].lower()
+    return found
 
 
 def _flag(place: SqlAddress, name: str) -> bool | None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from ...core.protocol import Opened, TaskDriver, ThreadDriver
 from ..sql.session import Session
 from ..sql.store import SqlStore
-from ..sql.url import read_url
+from ..sql.url import OURS, read_url
 from .sql import PostgreSQL
 
 _SECRETS = ("password", "sslpassword")
@@ -49,8 +49,9 @@ def open_url(url: str, namespace: str) -> Opened:
 def _conninfo(url: str) -> str:
     """The URL without what is ours: libpq reads the rest itself, several hosts and all."""
     base, _, query = url.partition("?")
-    ours = ("table=", "pool_size=", "push=")
-    kept = [part for part in query.split("&") if part and not part.startswith(ours)]
+    kept = [part for part in query.split("&") if part and part.partition("=")[0] not in OURS]
+    # asyncpg says ssl=require where libpq says sslmode=require. Of ssl, libpq knows ssl=true.
+    kept = [f"sslmode={part[4:]}" if part.startswith("ssl=") and part != "ssl=true" else part for part in kept]
     return base + ("?" + "&".join(kept) if kept else "")
 
 
@@ -73,7 +74,8 @@ def _what_is_wrong(conninfo: str) -> str:
             if _taken(f"postgresql://?{name}="):
                 return f"the value of the option {name!r} (write % as %25, & as %26, a space as %20)"
             known = re.fullmatch(r"\w+", name, re.ASCII) and not secret
-            return f"libpq has no option {name!r}" if known else "one of the options after the ?"
+            ours = f"libpq has no option {name!r}, and leasehold has {', '.join(OURS)}"
+            return ours if known else "one of the options after the ?"
     return "libpq does not accept it"
 
 

@@ -30,7 +30,7 @@ from .tasks import RedisTasks
 from .threads import RedisThreads
 from .transport_tasks import TaskTransport
 from .transport_threads import ThreadTransport
-from .url import RedisAddress, parse
+from .url import OURS, RedisAddress, parse
 
 
 def open_url(url: str, namespace: str) -> Opened:
@@ -128,6 +128,9 @@ def _place(address: RedisAddress, node: NodeAddress | None) -> dict[str, Any]:
     return {"host": host, "port": port}
 
 
+_KNOWN = f"; known are {', '.join(OURS)}, and the options of redis-py's connections"
+
+
 def check_options(address: RedisAddress) -> None:
     """See that redis-py takes what the URL adds: connections are made, and not connected. Raises ValueError."""
     from redis.asyncio import connection as connection_tasks
@@ -140,7 +143,7 @@ def check_options(address: RedisAddress) -> None:
             except TypeError as error:
                 name = next((name for name in options if f"'{name}'" in str(error)), "")
                 only = "; it is for rediss://" if name.startswith("ssl_") else ""
-                raise ValueError(f"unknown option {name!r} in the Redis URL{only}") from None
+                raise ValueError(f"unknown option {name!r} in the Redis URL{only or _KNOWN}") from None
             except redis.RedisError as error:
                 raise ValueError(f"bad option in the Redis URL: {error}") from None
 

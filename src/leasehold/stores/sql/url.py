@@ -9,6 +9,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from .dialect import DEFAULT_TABLE, check_table
 from .session import POOL_SIZE
 
+OURS = ("table", "pool_size", "push")
+"""The options of a URL that are leasehold's own."""
+
 
 class SqlAddress(NamedTuple):
     """A checked URL. ``options`` are the driver's."""
@@ -59,7 +62,8 @@ def _number(text: str, what: str) -> int:
 def refuse(options: Collection[str], known: Collection[str], scheme: str) -> None:
     unknown = sorted(set(options) - set(known))
     if unknown:
-        raise ValueError(f"{scheme}: unknown option {unknown[0]!r} in the store's URL")
+        names = ", ".join((*OURS, *known))
+        raise ValueError(f"{scheme}: unknown option {unknown[0]!r} in the store's URL; known are {names}")
 
 
 def without(message: object, password: Any) -> str:
