@@ -21,7 +21,7 @@ class OnceContract:
 
         Args:
             function: the work, called without arguments. Its exception is recorded, not raised.
-            timeout: seconds to wait while another process runs the work. Default: None, no limit.
+            timeout: how long to wait while another process runs the work, as a duration. Default: None, no limit.
 
         Returns:
             The :class:`leasehold.Outcome`. ``outcome.check()`` raises OnceFailed if the work failed.

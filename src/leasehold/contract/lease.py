@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from . import habits
 
 
 class LeaseContract:
     """One holding of a name."""
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker would accept any name
+
+        def __getattr__(self, name):
+            habits.missing(self, name, habits.LEASE)
 
     @property
     def name(self) -> str:
@@ -110,7 +117,7 @@ class LeaseContract:
         that term expires. On etcd that is so for later terms too: they last as long as the longer one for others.
 
         Args:
-            ttl: seconds that a term lasts from now on. Default: None, as before.
+            ttl: how long a term lasts from now on, as a duration. Default: None, as before.
 
         Raises:
             LeaseLost: the lease was lost, or the store refused the renewal.

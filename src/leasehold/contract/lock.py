@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from . import habits
 
 
 class LockContract:
     """A name to acquire."""
+
+    if not TYPE_CHECKING:  # a type checker would accept any name
+
+        def __getattr__(self, name):
+            habits.missing(self, name, habits.LOCK)
 
     @property
     def name(self) -> str:
@@ -17,7 +24,8 @@ class LockContract:
         """Wait for the lease and return it. In asyncio awaited, or used as ``async with lock.acquire(...)``.
 
         Args:
-            timeout: seconds to wait; 0 does not wait. Default: None, the lock's own timeout.
+            timeout: how long to wait: seconds, a ``timedelta`` or text such as "5s"; 0 does not wait. Default: None,
+                the lock's own timeout.
             cancel: threads only: a ``threading.Event`` that ends the wait when it is set. Default: None. (A task is
                 cancelled instead.)
 
@@ -42,7 +50,7 @@ class LockContract:
         """Return the lease, or None where :meth:`acquire` would raise AcquireTimeout. In asyncio awaited.
 
         Args:
-            timeout: seconds to wait. Default: 0.
+            timeout: how long to wait, as a duration. Default: 0.
 
         Raises:
             StoreUnavailable: the store did not answer. With on_unavailable="skip" None is returned instead.
@@ -88,6 +96,11 @@ class LockContract:
 
 class RWLockContract:
     """Many readers or one writer."""
+
+    if not TYPE_CHECKING:  # a type checker would accept any name
+
+        def __getattr__(self, name):
+            habits.missing(self, name, habits.RWLOCK)
 
     def read(self, *args: Any, **kwargs: Any) -> Any:
         """The lock of a reader. Does no I/O.

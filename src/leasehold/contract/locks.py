@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from . import habits
 
 
 class LocksContract:
     """The leases of one namespace of one store."""
+
+    if not TYPE_CHECKING:  # a type checker would accept any name
+
+        def __getattr__(self, name):
+            habits.missing(self, name, habits.LOCKS)
 
     @property
     def owner(self) -> str:
@@ -22,7 +29,7 @@ class LocksContract:
         """A lock: a name that one holder at a time can acquire. Does no I/O.
 
         An option that is None takes its value from the preset of its kind, else from ``connect``, else the default
-        below. Durations are in seconds.
+        below. A duration is a number of seconds, a ``timedelta``, or text such as "250ms", "30s", "5m", "1h" or "2d".
 
         Args:
             name: 1 to 512 characters, without control characters.
@@ -163,8 +170,8 @@ class LocksContract:
 
         Args:
             name: the name of the election.
-            stop_before: a leader that cannot renew its term is notified to stop this many seconds before the term ends.
-                Default: ttl / 6, at most 5.
+            stop_before: a leader that cannot renew its term is notified to stop this long before the term ends.
+                Default: ttl / 6, at most 5 s.
             options: of the options of :meth:`lock`: ttl, renew_every, drift, max_renew_failures, kind, and data, which
                 others see as the leader's.
 
@@ -183,10 +190,10 @@ class LocksContract:
 
         Args:
             name: the name of the group.
-            heartbeat: seconds between two heartbeats of a member. Default: that of the kind's preset, else 30.
+            heartbeat: the time between two heartbeats of a member. Default: that of the kind's preset, else 30 s.
             misses: how many missed heartbeats make a member fail, 2 or more. Default: 3.
             kind: a label for listings. Default: "member".
-            look: how often the members are read for the callbacks, in seconds. Default: heartbeat / 3, at most 1.
+            look: how often the members are read for the callbacks. Default: heartbeat / 3, at most 1 s.
 
         Raises:
             ValueError: an option is wrong, or the store cannot count members.
@@ -309,7 +316,7 @@ class LocksContract:
         New acquires raise ShuttingDown.
 
         Args:
-            grace: seconds to wait for held leases. Default: 300.
+            grace: how long to wait for held leases, as a duration. Default: 300.
 
         Returns:
             The names of the leases that were still held after the grace: they were marked as lost and released.
@@ -327,7 +334,7 @@ class LocksContract:
         process exits with status 0 after the drain.
 
         Args:
-            grace: seconds to wait for held leases. Default: 300.
+            grace: how long to wait for held leases, as a duration. Default: 300.
 
         Raises:
             ValueError: called in another thread.

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..contract.habits import unknown_option
 from ..errors import ShuttingDown
 from ..model import Counters, Event
 from ..runtime.hooks import owing, registries
@@ -130,7 +131,7 @@ class Registry:
         """As ``spec``, for a public function that passes its options on. Errors name that ``function``."""
         unknown = sorted(set(options) - set(LOCK_OPTIONS))
         if unknown:
-            raise TypeError(f"{function}() has no option {unknown[0]!r}; it accepts the options of lock()")
+            raise unknown_option(function, unknown[0], LOCK_OPTIONS, "it accepts the options of lock()")
         return self.spec(name, **options)
 
     def _spec(self, defaults: Mapping[str, Any], name: str, **options: Any) -> Spec:
@@ -147,8 +148,8 @@ class Registry:
         """The spec of a kind that is made of one lease. It accepts fewer options than a lock."""
         unknown = sorted(set(options) - set(KIND_OPTIONS))
         if unknown:
-            known = ", ".join(KIND_OPTIONS)
-            raise TypeError(f"{kind}() has no option {unknown[0]!r}; of the options of lock() it accepts {known}")
+            otherwise = f"of the options of lock() it accepts {', '.join(KIND_OPTIONS)}"
+            raise unknown_option(kind, unknown[0], KIND_OPTIONS, otherwise)
         return self.lasting_spec(name, **{"kind": kind, **options, **more})
 
     def lasting_spec(self, name: str, **options: Any) -> Spec:

@@ -83,6 +83,10 @@ def number(value: object, what: str) -> float:
 
 def patience(timeout: object) -> float | None:
     """A ``timeout`` in seconds, zero or more; None if it is infinite."""
+    if timeout is False or timeout is True:
+        raise TypeError("timeout must be a duration, not a bool: to try without waiting, use try_acquire()")
+    if timeout == -1:
+        raise ValueError("timeout must be 0 or more, not -1: to wait as long as it takes, leave it out")
     return None if timeout == INFINITE else seconds(timeout, "timeout", zero=True)
 
 
@@ -218,10 +222,11 @@ def make_timing(
 
 def check_poll(poll: Any, backoff: str) -> tuple[float, float]:
     """The pair (min, max) of ``poll`` in seconds. Raises ValueError or TypeError."""
+    given: Any = None if isinstance(poll, str) else poll
     try:
-        low, high = poll
+        low, high = given
     except (TypeError, ValueError):
-        raise ValueError(f"poll must be a pair (min, max) of seconds, not {poll!r}") from None
+        raise ValueError(f"poll must be a pair (min, max) of durations, not {poll!r}") from None
     low, high = seconds(low, "poll's min"), seconds(high, "poll's max")
     if low > high:
         raise ValueError(f"poll's min of {low:g} s is above its max of {high:g} s")

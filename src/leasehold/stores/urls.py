@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from ..contract.habits import unknown_option
 from ..core import checks
 from ..core.options import CONNECT_OPTIONS
 
@@ -55,9 +56,8 @@ def resolve(url: object, namespace: str, timing: Mapping[str, Any]) -> tuple[Ope
     """Check the arguments of ``connect`` (threads and asyncio) and find the store."""
     unknown = sorted(set(timing) - set(CONNECT_OPTIONS))
     if unknown:
-        raise TypeError(
-            f"connect() has no option {unknown[0]!r}; of the options of lock() it accepts {', '.join(CONNECT_OPTIONS)}"
-        )
+        otherwise = f"of the options of lock() it accepts {', '.join(CONNECT_OPTIONS)}"
+        raise unknown_option("connect", unknown[0], CONNECT_OPTIONS, otherwise)
     checks.text(namespace, "namespace", checks.MAX_LABEL, shortest=0)
     return find(url, namespace), {key: value for key, value in timing.items() if value is not None}
 

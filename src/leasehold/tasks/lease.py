@@ -12,6 +12,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from ..contract.habits import OfTasks
 from ..core import keeper, release
 from ..core.claim import HANDED_OVER, RELEASED
 from ..core.lease import BaseLease, enter, leave, own_state_of
@@ -22,7 +23,7 @@ from ..kinds import handover
 from .runner import TaskRegistry
 
 
-class Lease(BaseLease):
+class Lease(OfTasks, BaseLease):
     """One holding of a name. A context manager: the end of the block releases it.
 
     It ends with its block, with :meth:`release`, or when it is lost.

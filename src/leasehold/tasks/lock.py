@@ -8,8 +8,10 @@ import functools
 import sys
 from collections.abc import Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
+from ..contract import habits
+from ..contract.habits import OfTasks, explained
 from ..contract.lock import LockContract
 from ..core import checks
 from ..core.lease import pop_block
@@ -39,7 +41,7 @@ class LockOptions(CommonOptions, total=False):
     on_lost: OnLost | None
 
 
-class Lock(LockContract):
+class Lock(OfTasks, LockContract):
     """A name to acquire: as a block, as a decorator, or with :meth:`acquire`. Made by :meth:`Locks.lock`.
 
     Reusable, and shared freely between tasks: the state of a holding is in its :class:`Lease`. ::
@@ -62,9 +64,11 @@ class Lock(LockContract):
     def name(self) -> str:
         return self._spec.name
 
+    @explained
     def acquire(self, timeout: Duration | None = None) -> Acquiring[Lease]:
         return Acquiring(self._take(self._spec.timeout if timeout is None else timeout))
 
+    @explained
     def try_acquire(self, timeout: Duration = 0) -> Coroutine[Any, Any, Lease | None]:
         return self._or_none(self._take(timeout))
 
@@ -120,12 +124,17 @@ class Lock(LockContract):
         return f"<leasehold.aio.Lock {self.name!r}>"
 
 
-class Acquiring(Coroutine[Any, Any, L]):
+class Acquiring(OfTasks, Coroutine[Any, Any, L]):
     """What ``Lock.acquire`` returns: a coroutine of the lease, and an async context manager."""
 
     def __init__(self, acquire: Coroutine[Any, Any, L]) -> None:
         self._acquire = acquire
         self._lease: L | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            habits.missing(self, name, habits.UNAWAITED)
 
     def __await__(self) -> Generator[Any, Any, L]:
         return self._acquire.__await__()

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, Unpack
 
+from ..contract.habits import OfTasks, explained
 from ..contract.locks import LocksContract
 from ..core import checks, listing
 from ..core.drain import drain
@@ -64,7 +65,7 @@ def connect(
     return Locks(core)
 
 
-class Locks(LocksContract):
+class Locks(OfTasks, LocksContract):
     """The leases of one namespace of one store. Made by :func:`leasehold.aio.connect`. Tasks of one loop share it.
 
     The end of an ``async with`` block closes it. Operations that ask the store raise StoreUnavailable if the store does
@@ -87,6 +88,7 @@ class Locks(LocksContract):
     def namespace(self) -> str:
         return self._core.namespace
 
+    @explained
     def lock(
         self,
         name: str,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
+from ..contract.habits import OfThreads
 from ..core import clock, keeper, release
 from ..core.claim import HANDED_OVER
 from ..core.lease import BaseLease, enter, leave, own_state_of
@@ -21,7 +22,7 @@ from ..runtime.wakeups import ThreadBell
 from .runner import ThreadRegistry
 
 
-class Lease(BaseLease):
+class Lease(OfThreads, BaseLease):
     """One holding of a name. A context manager: the end of the block releases it.
 
     Any thread can use it. It ends with its block, with :meth:`release`, or when it is lost.

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from ..contract.habits import OfThreads, explained
 from ..contract.lock import LockContract
 from ..core import checks
 from ..core.lease import leave, pop_block
@@ -30,7 +31,7 @@ class LockOptions(CommonOptions, total=False):
     on_lost: OnLost | None
 
 
-class Lock(LockContract):
+class Lock(OfThreads, LockContract):
     """A name to acquire: as a block, as a decorator, or with :meth:`acquire`. Made by :meth:`Locks.lock`.
 
     Reusable, and shared freely between threads: the state of a holding is in its :class:`Lease`. ::
@@ -53,9 +54,11 @@ class Lock(LockContract):
     def name(self) -> str:
         return self._spec.name
 
+    @explained
     def acquire(self, timeout: Duration | None = None, *, cancel: threading.Event | None = None) -> Lease:
         return self._take(self._spec.timeout if timeout is None else timeout, cancel)
 
+    @explained
     def try_acquire(self, timeout: Duration = 0) -> Lease | None:
         try:
             return self._take(timeout, None)

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Unpack
 
+from ..contract.habits import OfThreads, explained
 from ..contract.locks import LocksContract
 from ..core import checks, listing
 from ..core.drain import drain
@@ -65,7 +66,7 @@ def connect(
     return Locks(core)
 
 
-class Locks(LocksContract):
+class Locks(OfThreads, LocksContract):
     """The leases of one namespace of one store. Made by :func:`leasehold.connect`. Threads can share it.
 
     The end of a ``with`` block closes it. Operations that ask the store raise StoreUnavailable if the store does not
@@ -88,6 +89,7 @@ class Locks(LocksContract):
     def namespace(self) -> str:
         return self._core.namespace
 
+    @explained
     def lock(
         self,
         name: str,
