@@ -66,7 +66,7 @@ from leasehold.testing.history import check as judge
 def test_renewal_goes_on_while_time_passes(leases):
     with leasehold.connect(ttl=30) as locks:
         with locks.lock("a") as lease:
-            leases.advance(3600)
+            leases.advance("1h")
             assert lease.valid
             assert locks.lock("a").locked()
     leases.check()
@@ -102,7 +102,7 @@ def test_a_pause_ends_in_loss(leases):
     told = threading.Event()
     with leasehold.connect(ttl=30) as locks:
         lease = locks.lock("a", on_lost=lambda lease: told.set()).acquire()
-        leases.pause(31)
+        leases.pause("31s")
         with pytest.raises(LeaseLost):
             lease.check()
         assert told.wait(60)
@@ -314,7 +314,7 @@ from leasehold import LeaseLost, aio
 async def test_renewal_goes_on_while_time_passes(leases):
     async with aio.connect(ttl=30) as locks:
         async with locks.lock("a") as lease:
-            await leases.aadvance(600)
+            await leases.aadvance("10m")
             assert lease.valid
     leases.check()
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core import clock, keeper
+from ..core import clock, keeper, timing
 from ..core.claim import RELEASED
 from ..core.effects import Effects
 from ..core.lease import BaseLease, own_state_of, registry_of, state_of
@@ -215,27 +215,30 @@ class Leases:
             part.announce()
             core.tell("lost", part.name, part.token, reason)
 
-    def advance(self, seconds: float) -> None:
-        """Let ``seconds`` pass. Held leases are renewed meanwhile, unless their store is cut off. For threads."""
+    def advance(self, seconds: timing.Duration) -> None:
+        """Let ``seconds`` pass: a number, a ``timedelta`` or text such as "20m". For threads.
+
+        Held leases are renewed meanwhile, unless their store is cut off.
+        """
         self._advance(seconds)
 
-    async def aadvance(self, seconds: float) -> None:
+    async def aadvance(self, seconds: timing.Duration) -> None:
         """As :meth:`advance` (``seconds``), for asyncio: awaited in the loop of the leases."""
         await self._aadvance(seconds)
 
-    def pause(self, seconds: float, *locks: Any) -> None:
+    def pause(self, seconds: timing.Duration, *locks: Any) -> None:
         """Pause the process for ``seconds``: time passes, and nothing runs. Leases that expired are lost afterwards.
 
         Given ``locks``, only these are paused: they stand for one process of several. For threads.
         """
         if not locks:
-            self.clock.added += seconds
+            self.clock.added += timing.number(seconds, "seconds")
             self._after_the_jump(self._here())
             return
         with self._stopped(locks) as stopped:
             self._advance(seconds, stopped)
 
-    async def apause(self, seconds: float, *locks: Any) -> None:
+    async def apause(self, seconds: timing.Duration, *locks: Any) -> None:
         """As :meth:`pause` (``seconds``, ``locks``), for asyncio: awaited in the loop of the leases."""
         if not locks:
             self.pause(seconds)
@@ -343,21 +346,21 @@ class Leases:
             yield stopped
         self._after_the_jump(stopped)
 
-    def _advance(self, seconds: float, stopped: Sequence[Registry] = ()) -> None:
+    def _advance(self, seconds: timing.Duration, stopped: Sequence[Registry] = ()) -> None:
         for cores in self._moments(seconds, stopped):
             patient_until = time.monotonic() + PATIENCE
             while self._busy(cores) and time.monotonic() < patient_until:
                 time.sleep(0.001)
 
-    async def _aadvance(self, seconds: float, stopped: Sequence[Registry] = ()) -> None:
+    async def _aadvance(self, seconds: timing.Duration, stopped: Sequence[Registry] = ()) -> None:
         for cores in self._moments(seconds, stopped):
             patient_until = time.monotonic() + PATIENCE
             while self._busy(cores) and time.monotonic() < patient_until:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
-    def _moments(self, seconds: float, stopped: Sequence[Registry]) -> Iterator[list[Registry]]:
+    def _moments(self, seconds: timing.Duration, stopped: Sequence[Registry]) -> Iterator[list[Registry]]:
         """Advance to each time at which a keeper is due, then to the end. Yields the registries with due keepers."""
-        end = self.clock.now() + seconds
+        end = self.clock.now() + timing.number(seconds, "seconds")
         stuck: list[Registry] = []
         while (left := end - self.clock.now()) > 0:
             cores = [core for core in self._here() if core not in stopped and core.closed is None]
