@@ -193,10 +193,6 @@ def make_timing(
         raise ValueError(f"renew_every of {every:g} s must be below ttl − margin = {ttl - margin:g} s")
     if not renew and (beat_every is not None or renew_every is not None):
         raise ValueError("renew=False excludes renew_every and beat_every")
-    if isinstance(max_renew_failures, bool) or not isinstance(max_renew_failures, int):
-        raise TypeError("max_renew_failures must be an int")
-    if max_renew_failures < 1:
-        raise ValueError(f"max_renew_failures must be 1 or more, not {max_renew_failures}")
     longest = None if max_hold is None else seconds(max_hold, "max_hold")
     shortest = 0.0 if min_hold is None else seconds(min_hold, "min_hold", zero=True)
     if longest is not None and shortest > longest:
@@ -210,7 +206,7 @@ def make_timing(
             longest,
             shortest,
             None if beat_every is None else seconds(beat_every, "beat_every"),
-            max_renew_failures,
+            _failures(max_renew_failures),
             drift,
             first,
             renew and max_hold is None and beat_every is None,
@@ -218,6 +214,14 @@ def make_timing(
         )
     )
     return timing
+
+
+def _failures(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("max_renew_failures must be an int")
+    if value < 1:
+        raise ValueError(f"max_renew_failures must be 1 or more, not {value}")
+    return value
 
 
 def check_poll(poll: Any, backoff: str) -> tuple[float, float]:
