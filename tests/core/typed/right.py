@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from datetime import timedelta
-from typing import Unpack
+from typing import Any, Unpack
 
 import leasehold
 from leasehold import aio
@@ -55,6 +56,36 @@ def nightly(locks: leasehold.Locks, every: leasehold.Duration) -> int:
         return pages
 
     return report(3)
+
+
+def options_of_a_file(config: dict[str, Any]) -> None:
+    locks = leasehold.connect(config["url"], kinds=config["kinds"], **config["defaults"])
+    locks.lock("a", **config)
+    locks.semaphore("a", limit=2, **config)
+    locks.all_of(*config["names"], **config)
+    locks.rwlock("a", **config).read(**config)
+    locks.election("a", **config)
+    options: leasehold.LockOptions = {"ttl": "30s", "on_lost": "raise"}
+    locks.lock("a", **options)
+    locks.semaphore("b", limit=1, **options)
+
+
+class Callback:
+    def __call__(self, lease: leasehold.Lease) -> int:
+        return lease.token
+
+
+def add(found: list[str], lease: leasehold.Lease) -> None:
+    found.append(lease.name)
+
+
+def callbacks(locks: leasehold.Locks, found: list[str], maybe: float | None) -> None:
+    locks.lock("a", on_lost=functools.partial(add, found), ttl=maybe)
+    locks.lock("a", on_lost=Callback()).acquire(timeout=maybe).on_lost(print)
+    locks.all_of("a", on_lost=lambda lease: found.append(lease.name))
+    locks.on_event(lambda event: found.append(event.name))
+    locks.group("g").on_joined(lambda member: found.append(member.owner))
+    print(locks.group("g").members()[0].owner, locks.group("g").members()[1:])
 
 
 def lead(term: leasehold.Term) -> int:
@@ -115,6 +146,7 @@ async def other_kinds_of_tasks(locks: aio.Locks, **options: Unpack[aio.LockOptio
     async def report(pages: int) -> int:
         return pages
 
+    (await locks.lock("a").acquire()).on_lost(lost_task)
     led: int | None = await locks.election("a").run(lead_task)
     async for info in locks.leases():
         print(info.name, led, await report(3))
