@@ -45,6 +45,22 @@ def test_url_of_sqlalchemy_leads_to_the_same_leases(connect: Callable[..., Locks
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("kind", ["mariadb", "mysql"])
+def test_option_of_a_mysql_url_goes_to_the_driver(
+    kind: str, connect: Callable[..., Locks], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The user is in a file, as the driver reads it."""
+    (tmp_path / "my.cnf").write_text("[app]\nuser = root\n")
+    url = request.getfixturevalue(f"{kind}_server").url
+    assert "//root@" in url
+    options = f"read_default_file={tmp_path}/my.cnf&read_default_group=app"
+    locks = connect(f"{url.replace('root@', '')}?{options}", namespace="option")
+    locks.lock("a").acquire().release()
+    with pytest.raises(leasehold.StoreNotReady):
+        connect(url.replace("root@", "nobody:x@"), namespace="option").lock("a").acquire()
+
+
+@pytest.mark.server
 @pytest.mark.parametrize("scheme", ["unix", "redis+unix", "valkey+unix"])
 def test_url_of_a_unix_socket(
     scheme: str, connect: Callable[..., Locks], start_server: Callable[..., Any], tmp_path: Path
