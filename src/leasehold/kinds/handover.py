@@ -87,5 +87,7 @@ def _check(
     most = forms.number(limit, "limit", limits[shape].start, limits[shape].stop - 1)
     forms.number(weight, "weight", 1, most)
     checks.text(kind, "kind", checks.MAX_LABEL)
+    if isinstance(ttl, str):  # a duration for callers, but not what transfer() writes
+        raise TypeError("ttl is a str")
     timing.seconds(ttl, "ttl")
     checks.data_text(data)
