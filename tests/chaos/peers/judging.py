@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +31,7 @@ class Findings(NamedTuple):
     lost: int = 0
     """Accepted writes that are not in the value of the counter."""
     overlapping: int = 0
-    """Accepted writes of a holder after the next holder had begun."""
+    """Accepted writes of a holder after a later one had begun."""
     of_stopped: int = 0
     """Those of holders that had been stopped."""
     of_cut_off: int = 0
@@ -89,13 +88,14 @@ def judge_peers(records: list[Record], resources: dict[str, tuple[int, list[Step
 
 
 def overlapping(log: Sequence[Step]) -> list[Step]:
-    """What holders wrote after the next had begun, in the order of the resource."""
-    begun: dict[int, int] = {}
+    """What holders wrote after a later holder had begun. Their numbers say who was granted the name later; which step
+    came first, the resource says."""
+    latest = 0
     found = []
     for step in log:
         if step.what == "began":
-            begun[step.holding] = len(begun)
-        elif begun[step.holding] < len(begun) - 1:
+            latest = max(latest, step.holding)
+        elif step.holding < latest:
             found.append(step)
     return found
 
@@ -120,26 +120,24 @@ def causes(records: list[Record], name: str, late: Sequence[Step]) -> list[str]:
 
 
 def told_of_the_next(records: list[Record], name: str, log: Sequence[Step], late: Sequence[Step]) -> list[str]:
-    """Of each holding that another followed before it was given back: whether it was told, and when.
+    """Of each holding that was released after a later one had begun: whether its holder was told, and when.
 
     A holder is told by whatever it asks the library, or by an error or a no of the release, or by the resource. Those
     that were killed had nobody to tell.
     """
     own = [each for each in records if each.name == name]
-    released = {each.token: each for each in own if each.op == "release"}
+    releases = [each for each in own if each.op == "release"]
     told = {each.token for each in own if each.outcome in ("invalid", "refused")}
-    told |= {token for token, each in released.items() if each.outcome != "yes"}
-    begun = [step for step in log if step.what == "began"]
+    told |= {each.token for each in releases if each.outcome != "yes"}
     wrote_late = {step.holding for step in late}
+    begun = [step for step in log if step.what == "began"]
     found = []
-    for step, following in pairwise(begun):
-        release = released.get(step.holding)
-        if release is None or release.invoked <= following.at:
-            continue
-        if step.holding not in told:
+    for release in releases:
+        overtaken = any(step.holding > release.token and step.at < release.invoked for step in begun)
+        if overtaken and release.token not in told:
             found.append("never")
-        else:
-            found.append("late" if step.holding in wrote_late else "in time")
+        elif overtaken:
+            found.append("late" if release.token in wrote_late else "in time")
     return found
 
 

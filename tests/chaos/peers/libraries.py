@@ -3,6 +3,8 @@
 A lock is made, acquired and released. Where the documentation has a way to keep the lock (extend, renew, a lease that
 is refreshed), that is used. With ``asks`` the holder also asks, right before each write, whether the lock is still its
 own, by whatever the library has for that.
+
+A class imports its package itself: most are of the group ``bench``, and a process needs one.
 """
 
 from __future__ import annotations

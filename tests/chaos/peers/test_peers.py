@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from leasehold.testing.history import Record
 from ..making import Plan
 from .judging import Findings, judge_peers, judge_run
 from .ledger import Ledger, Step
+from .page import PAGE, PUBLISHED, written
 from .run import is_found_out, run_one
 from .usages import CONTROL, USAGES
 
@@ -42,6 +45,14 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
     found.create()
     yield found
     found.close()
+
+
+def test_holder_that_begins_when_a_later_one_is_at_work_is_the_one_that_overlaps() -> None:
+    """It was stopped between its grant, which its number stands for, and its first step."""
+    late = judged_steps((2, "began"), (1, "began"), (2, "wrote"), value=1)
+    assert late.overlapping == 0
+    found = judged_steps((2, "began"), (1, "began"), (2, "wrote"), (1, "wrote"), value=2)
+    assert found.overlapping == 1
 
 
 def test_lost_update_of_two_real_holders_is_found(ledger: Ledger, tmp_path: Path) -> None:
@@ -120,6 +131,13 @@ def test_process_that_waits_to_the_end_has_waited_until_then() -> None:
     killed = Record("fault", "a", "w1", 1, 16.0, 16.0, "kill")
     assert waited(ask, rest) == pytest.approx(7.0)
     assert waited(ask, killed, rest) == 0.0
+
+
+def test_page_shows_what_was_published() -> None:
+    page = PAGE.read_text()
+    rows: list[dict[str, Any]] = json.loads(PUBLISHED.read_text())
+    assert {row["usage"] for row in rows} == set(USAGES) - {CONTROL}
+    assert written(page, rows) == page, "run python -m chaos.peers.page"
 
 
 SECONDS = 4.0

@@ -36,7 +36,7 @@ FENCED = "A resource that cannot compare tokens."
 
 
 def ours(store: str) -> dict[str, Usage]:
-    """leasehold in three ways: nothing asked, the deadline asked, and tokens."""
+    """leasehold in three ways: nothing asked, the deadline asked, and tokens alone."""
     row = {"package": "leasehold", "store": store}
     return {
         f"leasehold-{store}": Usage(
@@ -58,8 +58,8 @@ def ours(store: str) -> dict[str, Usage]:
         f"leasehold-{store}-fenced": Usage(
             title="leasehold, fenced",
             library=libraries.FencedLeasehold,
-            asks=True,
-            how="the same, and each write carries `lease.token`",
+            asks=False,
+            how="not asked, and each write carries `lease.token`: the resource refuses older ones",
             not_for=FENCED,
             **row,  # type: ignore[arg-type]
         ),
