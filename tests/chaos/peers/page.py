@@ -42,7 +42,7 @@ def results(rows: list[dict[str, Any]]) -> str:
     lines = []
     for row in rows:
         usage, found = USAGES[row["usage"]], Findings(**row["found"])
-        of = f"{found.of_stopped} / {found.of_cut_off}" if found.overlapping else "-"
+        of = f"{found.of_stopped:,} / {found.of_cut_off:,}" if found.overlapping else "-"
         faults = f"{found.pauses} / {found.kills} / {found.cuts} / {found.server_kills}"
         told = f"{found.told_in_time} / {found.told_late} / {found.untold}"
         lines.append(
