@@ -142,6 +142,9 @@ def test_page_shows_what_was_published() -> None:
 
 SECONDS = 4.0
 A_FEW = Plan(every=0.5, hits=2)
+IN_EVERY_RUN = {"redis-py-asked", "filelock", "filelock-lease"}
+LEFT_OUT = {CONTROL, "leasehold-sqlite", "leasehold-sqlite-asked"}
+"""Those that differ in nothing of their own from one that is run."""
 
 
 @pytest.mark.timeout(300)
@@ -151,10 +154,10 @@ A_FEW = Plan(every=0.5, hits=2)
         pytest.param(
             each,
             marks=[pytest.mark.server] * (USAGES[each].store != "sqlite")
-            + [pytest.mark.slow] * (each not in ("redis-py-asked", "filelock", "filelock-lease")),
+            + [pytest.mark.slow] * (each not in IN_EVERY_RUN),
         )
         for each in USAGES
-        if each != CONTROL
+        if each not in LEFT_OUT
     ],
 )
 def test_worker_of_each_library_takes_locks_and_writes(usage: str, tmp_path: Path) -> None:
