@@ -8,6 +8,7 @@
 # make docs     the documentation, into site/
 # make mutants  breaks a copy of the library on purpose, in some 80 ways: each must be noticed
 # make chaos    STORE=redis MINUTES=5: real processes and servers, faults aimed at whoever holds the lease
+#               PEERS=1 (or names): other lock libraries under the same faults, and leasehold beside them
 #               FULL=1: what of the fault matrix is not in KEEP yet, at most MINUTES per store; REPORT=1: the table of what is there
 # make simulate SEEDS=5000: more simulated worlds than the 200 of make test
 # make bench    STORE=redis: the figures of docs/performance.md, SQLite's unless another store is named
@@ -35,7 +36,11 @@ MINUTES ?= 5
 EVERY ?= 1
 FULL ?=
 REPORT ?=
+# Instead of leasehold's stores: 1 for all other libraries, or some of those that tests/chaos/peers/usages.py names
+PEERS ?=
 KEEP ?= .cache/chaos
+CHAOS_OPTIONS = $(if $(REPORT),--report $(abspath $(KEEP)),$(if $(STORE),--store $(STORE)) --minutes $(MINUTES) --every $(EVERY) $(if $(FULL),--full) --keep $(abspath $(KEEP)))
+PEER_OPTIONS = $(if $(REPORT),page $(abspath $(KEEP))/peers,run $(if $(filter-out 1,$(PEERS)),--only $(PEERS)) --minutes $(MINUTES) --every $(EVERY) --keep $(abspath $(KEEP))/peers)
 SEEDS ?= 5000
 # How long each hostile test goes on
 SECONDS ?= 60
@@ -93,7 +98,8 @@ matrix:
 	scripts/matrix
 
 chaos: servers
-	cd tests && $(abspath $(BIN))/python -m chaos.run $(if $(REPORT),--report $(abspath $(KEEP)),$(if $(STORE),--store $(STORE)) --minutes $(MINUTES) --every $(EVERY) $(if $(FULL),--full) --keep $(abspath $(KEEP)))
+	$(if $(PEERS),scripts/venv test bench)
+	cd tests && $(abspath $(BIN))/python -m $(if $(PEERS),chaos.peers.$(PEER_OPTIONS),chaos.run $(CHAOS_OPTIONS))
 
 simulate:
 	scripts/venv test

@@ -80,9 +80,7 @@ class Worker:
         names = chaos.names if chaos.plan.clients > 1 else [home]
         config = {"me": self.name, "folder": str(chaos.folder), "url": url, "names": names, "ttl": TTL}
         config["clients"] = chaos.plan.clients
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "chaos.worker", json.dumps(config)], stdin=subprocess.PIPE, cwd=TESTS
-        )
+        self.process = subprocess.Popen(chaos.command(config), stdin=subprocess.PIPE, cwd=TESTS)
         self.free_at = 0.0
         """Until then a fault of its own goes on."""
 
@@ -118,6 +116,9 @@ class Worker:
 
 
 class Chaos:
+    watched = True
+    """Whether somebody looks, meanwhile and at the end, for what is left in the store."""
+
     def __init__(self, store: str, folder: Path, seed: int, plan: Plan) -> None:
         self.store = store
         self.setup = setup_of(store)
@@ -143,7 +144,7 @@ class Chaos:
         for name in self.names:
             (folder / f"{name}.holder").write_text(" " * 60)
             (folder / f"{name}.want").write_text(" " * 4)
-        self.watch = Watch(self.url, self.history) if self.url != "naive" else None
+        self.watch = Watch(self.url, self.history) if self.watched and self.url != "naive" else None
         self.number = 0
         self.workers: list[Worker] = []
         self.later: list[tuple[float, Any]] = []
@@ -195,6 +196,10 @@ class Chaos:
                 self.server.close()
             self.history.close()
         return load(self.folder.glob("*.history"))
+
+    def command(self, config: dict[str, Any]) -> list[str]:
+        """What a worker runs."""
+        return [sys.executable, "-m", "chaos.worker", json.dumps(config)]
 
     def hire(self, home: str) -> None:
         self.number += 1
@@ -369,8 +374,11 @@ class Chaos:
             code = each.end()
             if code:
                 self.history.add("left", "-", outcome=f"{each.name} ended with {code}")
-        if self.url == "naive":
-            return
+        if self.watch is not None:
+            self.see_what_is_left()
+
+    def see_what_is_left(self) -> None:
+        """Each name can be had, and nobody holds or waits for one."""
         if self.clock is not None:
             self.clock.step(3 * STEP)  # what was granted when the clock was ahead would stand until it is so again
         rested = clock.now()

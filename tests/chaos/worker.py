@@ -147,6 +147,16 @@ def go_by(path: Path) -> None:
     time.time = lambda: time_ns() / 1e9
 
 
+def stop_with_input(stop: threading.Event) -> None:
+    """The end of standard input sets this event."""
+
+    def wait_for_the_end() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=wait_for_the_end, daemon=True).start()
+
+
 def main() -> None:
     die_with_parent()
     logging.getLogger("leasehold").setLevel(logging.CRITICAL)
@@ -169,11 +179,7 @@ def main() -> None:
     for each in others:
         each.start()
 
-    def wait_for_the_end() -> None:
-        sys.stdin.read()
-        stop.set()
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    stop_with_input(stop)
     work(0)
     for each in others:
         each.join()
