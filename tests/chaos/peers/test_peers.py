@@ -161,8 +161,6 @@ LEFT_OUT = {CONTROL, "leasehold-sqlite", "leasehold-sqlite-asked"}
     ],
 )
 def test_worker_of_each_library_takes_locks_and_writes(usage: str, tmp_path: Path) -> None:
-    package = {"python-redis-lock": "redis_lock"}.get(USAGES[usage].package, USAGES[usage].package)
-    pytest.importorskip(package, reason=f"{package} is of the group bench: make chaos PEERS=1 installs it")
     found = run_one(usage, SECONDS, tmp_path, seed=1, plan=A_FEW)
     assert found.writes > 20
     assert found.stuck == 0, "a worker ended with an error, or not at all"
