@@ -27,7 +27,6 @@ from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal
 from leasehold.core.timing import FALLBACK
 from leasehold.stores.common.entries import Page
 from leasehold.stores.sql import admin as sql_admin
-from leasehold.stores.sql import waiting as sql_waiting
 from leasehold.stores.sql.rows import NEVER
 from leasehold.stores.sql.store import Extend, ReadAll, Unlocked
 from leasehold.testing.handles import eventually, in_time
@@ -415,8 +414,8 @@ async def test_a_pool_of_one_is_enough_for_many_tasks(database: Database, namesp
 async def test_cancelled_acquires_leave_nothing_and_break_nothing(
     database: Database, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (entry, sql_waiting):  # neither a lease nor a place in the queue expires before the last one's time
-        monkeypatch.setattr(module, "_WAITER_TTL", 600 * SECOND)
+    # Neither a lease nor a place in the queue expires before the last one's time.
+    monkeypatch.setattr(entry, "_WAITER_TTL", 600 * SECOND)
     async with aio.connect(f"{database.url}?pool_size=2", namespace=namespace, ttl=600) as locks:
         for number in range(60):
             task = asyncio.ensure_future(locks.lock("name").acquire().__aenter__())

@@ -18,7 +18,6 @@ from ...core.log import WARNING, log
 from ...core.protocol import SECOND, Steps, T
 from ...errors import StoreError, StoreUnavailable
 from ..common.entries import Read
-from ..common.waiting import Wake
 from .dialect import Dialect, OnlyReads, Result, Statement
 from .store import Exchange, ExchangeAll, IsLocked, Locked, Pause, Unsent
 from .waiting import Waiters
@@ -159,8 +158,6 @@ class Session:
         if isinstance(request, Pause):
             yield request
             return None
-        if isinstance(request, Wake):
-            return self.on_ring(request.attempt)
         if isinstance(request, IsLocked):
             return (yield from self._is_locked([request.name]))
         until = self._by_the_server(ends) or (yield from self._ask_the_time(ends))
@@ -289,8 +286,7 @@ class Session:
         broke."""
         for session, attempt in request.rings:
             if session == self.address:
-                self.waiters.call(attempt)
-                self.on_ring(attempt)
+                self.rung(attempt)
         for session in dict.fromkeys(session for session, _ in request.rings if session and session != self.address):
             try:
                 yield from self.wake(session)

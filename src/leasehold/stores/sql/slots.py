@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...core import clock
 from ..common.turns import Queue, Turn
-from .store import Accept, Extend, Free, ReadOurs, Unlocked
+from .store import Accept, Extend, Free, ReadAllOurs, ReadOurs, Unlocked
 
 RENEW, GIVE, ASK = 0, 1, 2
 """Ranks: what keeps leases; what claims and releases them; whatever asks for more, or only wants to know."""
@@ -34,7 +34,7 @@ def rank(request: Any) -> int:
     """By what an operation asks for first."""
     if isinstance(request, (Extend, Unlocked)):
         return RENEW
-    return GIVE if isinstance(request, (Accept, Free, ReadOurs)) else ASK
+    return GIVE if isinstance(request, (Accept, Free, ReadAllOurs, ReadOurs)) else ASK
 
 
 class Slot(Generic[C]):

@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 from ...core import clock
 from ...core.entry import HELD, Entry
 from ...core.protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
-from ...core.timing import FALLBACK
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..common.entries import EntryStore, Read, Row
-from ..common.waiting import UNDER_WAY, Wake
-from .waiting import EARLY, Snapshot, Waiter, Waiters
+from .waiting import Waiter, Waiters
 
 TIDY_BATCHES = 10
 """Of 1,000 dead rows each, at most, in one call."""
@@ -137,6 +135,12 @@ class ReadAll(NamedTuple):
     names: Sequence[str]
 
 
+class ReadAllOurs(ReadAll):
+    """As ReadAll, as ReadOurs is to Read."""
+
+    __slots__ = ()
+
+
 class ExchangeAll(NamedTuple):
     """All of these exchanges, which wake nobody, or none of them. Answered with whether they were done."""
 
@@ -181,6 +185,8 @@ class Locked(StoreUnavailable):
 class SqlStore(EntryStore):
     """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
+    keeps_places = True
+
     def __init__(self, scheme: str) -> None:
         super().__init__(scheme)
         self.waiters = Waiters()
@@ -191,32 +197,31 @@ class SqlStore(EntryStore):
         """Until when renewals first ask which rows are locked."""
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
-        waiter = self.waiters.get(ask.attempt)
+        known = self.waiters.get(ask.attempt)
+        waiter = known or Waiter()
+        if ask.queue:
+            self.waiters[ask.attempt] = waiter  # before the first call: a wake-up may precede the answer
         try:
-            if waiter is not None and waiter.granted():
-                waiter.rung = False
-                sent = clock.now()
+            if waiter.called and waiter.place == 0:  # the next waiter is notified when it is granted the name
+                waiter.called = False
                 accepted: Accepted = yield Accept(ask.name, ask.attempt, ask.ttl)
                 if accepted.token:
-                    waiter.peers.accepted(ask.attempt, ask.ttl, sent)
                     self.waiters.forget(ask.attempt)
                     return Grant(accepted.token, accepted.crowded)
-            elif waiter is not None and not waiter.rung:
-                return waiter.answer() or (yield from self._check(ask, waiter))
+                waiter.called = True
             return (yield from self._ask(ask, waiter))
         except Locked:
-            self._unanswered(ask, waiter)
+            self._unanswered(ask, known)
             return (yield from self._locked(ask))
         except BaseException:
-            self._unanswered(ask, waiter)
+            self._unanswered(ask, known)
             raise
 
     def _unanswered(self, ask: Ask, waiter: Waiter | None) -> None:
         if waiter is None:
-            self.waiters.forget(ask.attempt)  # it may never ask again, and then nothing may keep its place
+            self.waiters.forget(ask.attempt)  # it may never ask again
         else:
-            # It relies on nothing that is known here until the server has answered it.
-            waiter.rung = waiter.excused = True
+            waiter.called = True
 
     def _locked(self, ask: Ask) -> Steps[Reply]:
         """The row is locked: by a transaction that holds the name, by one that checks a lease (`in_transaction`), or by
@@ -240,91 +245,41 @@ class SqlStore(EntryStore):
             if not locked:
                 # Not any more, or what was in the way is a statement about other rows, which ends by itself.
                 try:
-                    return (yield from self._ask(ask, None, True))
+                    return (yield from self._ask(ask, Waiter(), True))
                 except Locked:
                     break
         return Busy(None, None, None, look=RECHECK_LOCKED)
 
-    def _check(self, ask: Ask, waiter: Waiter) -> Steps[Reply]:
-        """Check the name for a waiter whose check is due, and for all of its process that wait for the same name."""
-        peers = waiter.peers
-        look = peers.begin_look()
-        if look is None:
-            known = waiter.answer(UNDER_WAY) if peers.look_is_under_way() else None
-            return known or (yield from self._ask(ask, waiter))
-        try:
-            if (yield from self._keep_places(waiter)) and (known := waiter.answer()):
-                return known
-            reply = yield from self._ask(ask, waiter)
-            for each in peers.overlooked(waiter):
-                yield Wake(each.attempt)
-        finally:
-            look.release()
-        if isinstance(reply, Busy) and len(peers) > 1:
-            return reply._replace(look=FALLBACK - EARLY)
-        return reply
-
-    def _keep_places(self, waiter: Waiter) -> Steps[bool]:
-        """Refresh our places in a queue without reading first. False: no need yet, or the row has changed meanwhile."""
-        peers = waiter.peers
-        seen = peers.seen
-        if seen is None or seen.sent <= peers.missed or seen.place(waiter.attempt) is None or seen.left() <= 0:
-            return False
-        sent = clock.now()
-        row = seen.row._replace(now=seen.now())
-        entry = Entry.load(row.name, seen.entry.token, seen.entry.state())  # what was seen stays what it was
-        if not peers.refresh(entry, row.now):
-            return False
-        version = yield Exchange(row.name, row.version, entry.token, entry.state(), (), True)
-        if version:
-            peers.saw(Snapshot(row._replace(version=version), entry, sent))
-        return bool(version)
-
-    def _ask(self, ask: Ask, waiter: Waiter | None, waits: bool = False) -> Steps[Reply]:
+    def _ask(self, ask: Ask, waiter: Waiter, waits: bool = False) -> Steps[Reply]:
         """Take the name or join its queue, where a statement can. Else read the row, and do what it allows.
 
         A waiter that loses a swap sends that statement again, unless it has a place already: others, who acquire and
         release the name in one statement each, could defeat its swaps for ever."""
         plain = (ask.shape, ask.limit, ask.weight, ask.rest) == ("lock", 1, 1, 0)
-        placed = waiter is not None
+        placed = waiter.place >= 0
         for tries in count():
-            sent = clock.now()
-            if waiter is not None:
-                waiter.rung = False
+            notified, waiter.called = waiter.called, False
             taken: int | Row = 0
             if plain and not ask.heir and not placed:
                 taken = yield from self._take(ask, waits or ask.queue)
             if taken and not isinstance(taken, Row):
                 self.waiters.forget(ask.attempt)
                 return Grant(taken)
-            if isinstance(taken, Row):
-                row = taken
-            else:
-                sent = clock.now()
-                row = yield Read(ask.name)
+            row: Row = taken if isinstance(taken, Row) else (yield Read(ask.name))
             entry = self._entry(row)
             placed = any(permit.attempt == ask.attempt for permit in (*entry.holders, *entry.queue))
-            if waiter is not None and ask.attempt in self.waiters and waiter.missed_its_grant(entry, row.now):
+            if not (notified or waiter.called) and waiter.missed_its_grant(ask.attempt, entry, row.now):
                 self.waiters.distrust_push()
-            mine = next((waiting for waiting in entry.queue if waiting.attempt == ask.attempt), None)
-            expires = mine.expires if mine is not None else 0
             reply: Reply = entry.acquire(ask, row.session, row.now, row.wall)
-            queued = isinstance(reply, Busy) and reply.place is not None
-            if queued:
-                if waiter is None or ask.attempt in self.waiters:  # else it has left meanwhile
-                    waiter = self.waiters.join(ask.name, ask.attempt)
-                if mine is not None:
-                    mine.expires = expires  # that alone is not worth a write
-            version = yield from self._store(row, entry, waits or ask.queue)
-            if not version:
+            if not (yield from self._store(row, entry, waits or ask.queue)):
+                waiter.called |= notified
                 yield from self._conflict(tries)
                 continue
-            seen = Snapshot(row._replace(version=version), entry, sent)
-            self.waiters.saw(seen)
-            if not queued or waiter is None or not isinstance(reply, Busy):
-                self.waiters.forget(ask.attempt)
-                return reply._replace(hint=bool(entry.queue) or not plain) if isinstance(reply, Grant) else reply
-            return waiter.answered(seen, reply)
+            if isinstance(reply, Busy) and reply.place is not None:
+                waiter.answered(reply)
+                return reply
+            self.waiters.forget(ask.attempt)
+            return reply._replace(hint=bool(entry.queue) or not plain) if isinstance(reply, Grant) else reply
         raise AssertionError
 
     def _take(self, ask: Ask, waits: bool) -> Steps[int | Row]:
@@ -337,11 +292,27 @@ class SqlStore(EntryStore):
             if len(contended) >= CONTENDED:
                 contended.clear()
             contended[ask.name] = None
-        self.waiters.expect(ask.attempt)  # it may be called before the answer is there
         taken: int | Row = yield TakeOrJoin(ask.name, ask, waits)
         if taken and not isinstance(taken, Row):
             contended.pop(ask.name, None)
         return taken
+
+    def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:
+        attempts: dict[str, list[str]] = {}
+        for ask in batch:
+            attempts.setdefault(ask.name, []).append(ask.attempt)
+        answers: dict[str, Busy | None] = {}
+        rows: Sequence[Row] = yield ReadAllOurs(list(attempts))
+        for row in rows:
+            waiting = attempts[row.name]
+            with suppress(StoreNotReady):  # one bad record does not fail the batch: its waiter gets the error itself
+                gone: list[Busy | None] = [None] * len(waiting)
+                found = yield from self._change(row.name, partial(_keep_waiting, waiting), gone, row)
+                answers.update(zip(waiting, found, strict=True))
+        for attempt, busy in answers.items():
+            if busy is not None and (waiter := self.waiters.get(attempt)) is not None:
+                waiter.answered(busy)
+        return [answers.get(ask.attempt) for ask in batch]
 
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         refused = 0
@@ -386,7 +357,6 @@ class SqlStore(EntryStore):
         names = list(dict.fromkeys(each.name for each in batch if each[:3] not in extended.done))
         if not names:
             return [RENEWED] * len(batch)
-        sent = clock.now()
         rows: Sequence[Row] = yield ReadAll(names)
         seen = dict(zip(names, rows, strict=True))
         outcomes: list[str | StoreError] = []
@@ -395,8 +365,7 @@ class SqlStore(EntryStore):
                 if each[:3] in extended.done or (extended.at and self._stands(each, seen[each.name], extended.at)):
                     outcomes.append(RENEWED)
                 else:
-                    look = seen[each.name], sent
-                    outcomes.append((yield from self._change(each.name, partial(_renew, each), GONE, look)))
+                    outcomes.append((yield from self._change(each.name, partial(_renew, each), GONE, seen[each.name])))
             except StoreNotReady as error:  # one bad record does not fail the batch
                 outcomes.append(error)
         return outcomes
@@ -464,31 +433,20 @@ class SqlStore(EntryStore):
                 raise
             return True
 
-    def _change(
-        self, name: str, change: Callable[[Entry, Row], T], absent: T, look: tuple[Row, float] | None = None
-    ) -> Steps[T]:
-        """``look``: the row, if it was read just now, and when that was sent."""
+    def _change(self, name: str, change: Callable[[Entry, Row], T], absent: T, seen: Row | None = None) -> Steps[T]:
+        """``seen``: the row, if it was read just now."""
         while True:
-            if look is None:
-                sent = clock.now()
-                row: Row = yield ReadOurs(name)
-            else:
-                (row, sent), look = look, None
+            row: Row = seen or (yield ReadOurs(name))
+            seen = None
             entry = self._entry(row)
             if not row.state:
                 return absent
             result = change(entry, row)
-            version = yield from self._store(row, entry)
-            if version:
-                self.waiters.saw(Snapshot(row._replace(version=version), entry, sent))
+            if (yield from self._store(row, entry)):
                 return result
 
     def _store(self, row: Row, entry: Entry, waits: bool | None = None) -> Steps[int]:
-        """Swap if anything has changed. A swap counts as a check, so it refreshes the places of all
-        waiters of this process."""
-        peers = self.waiters.by_name.get(row.name)
-        if peers is not None:
-            peers.refresh(entry, row.now)
+        """Swap if anything has changed."""
         state = entry.state()
         if state == row.state and entry.token == row.token:
             return row.version or 1
@@ -503,3 +461,7 @@ class SqlStore(EntryStore):
 
 def _renew(renewal: Renewal, entry: Entry, row: Row) -> str:
     return entry.renew(renewal.attempt, renewal.token, renewal.ttl, row.now)
+
+
+def _keep_waiting(attempts: Sequence[str], entry: Entry, row: Row) -> list[Busy | None]:
+    return entry.keep_waiting(attempts, row.now)
