@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from leasehold.stores.sql.dialect import Statement
+from leasehold.stores.sql.requests import Statement
 from leasehold.testing import StoreUnderTest
 from leasehold.testing.conformance import *  # noqa: F403
 from leasehold.testing.inside import core

@@ -18,6 +18,7 @@ from leasehold.stores.mysql import tasks as mysql_tasks
 from leasehold.stores.mysql import threads as mysql_threads
 from leasehold.stores.postgresql import tasks as postgresql_tasks
 from leasehold.stores.postgresql import threads as postgresql_threads
+from leasehold.stores.sql.requests import Statement
 from leasehold.testing.handles import eventually
 from leasehold.testing.inside import core
 from servers.mysql import MariaDB, MySQL
@@ -97,15 +98,34 @@ def ask(name: str, **more: Any) -> Ask:
     return Ask(name, os.urandom(8).hex(), "ann", "lock", None, 60_000_000, **more)
 
 
-def before(kind: type, steps: Any, act: Callable[[], Any]) -> Any:
-    """The steps of a store; ``act`` is called whenever they are about to ask for something of that kind."""
+def is_swap(request: Any) -> bool:
+    """Whether steps are about to write a row that was read."""
+    return isinstance(request, Statement) and "%(acquired)s" in request.sql
+
+
+def is_swap_of_all(request: Any) -> bool:
+    """Whether they are about to write the rows of several names."""
+    return isinstance(request, Statement) and ("%(rows)s" in request.sql or "%(acquired0)s" in request.sql)
+
+
+def is_read_of_all(request: Any) -> bool:
+    return isinstance(request, Statement) and request.sql.startswith("SELECT l.name") and "LIMIT" not in request.sql
+
+
+def is_join(request: Any) -> bool:
+    """Whether they are about to take a name or to join its queue, in one statement."""
+    return isinstance(request, Statement) and "INSERT" in request.sql and "json_array" in request.sql.lower()
+
+
+def before(kind: Callable[[Any], bool], steps: Any, act: Callable[[], Any]) -> Any:
+    """The steps of a store; ``act`` is called whenever they are about to do something of that kind."""
     answer = error = None
     while True:
         try:
             request = steps.send(answer) if error is None else steps.throw(error)
         except StopIteration as end:
             return end.value
-        if isinstance(request, kind):
+        if kind(request):
             act()
         answer = error = None
         try:

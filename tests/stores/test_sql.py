@@ -17,7 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sql_servers import HOLD, KINDS, Counter, Database, at_once, at_rest, before, inside, python, statements
+from sql_servers import (
+    HOLD,
+    KINDS,
+    Counter,
+    Database,
+    at_once,
+    at_rest,
+    before,
+    inside,
+    is_read_of_all,
+    python,
+    statements,
+)
 
 import leasehold
 from leasehold import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable, aio
@@ -25,10 +37,8 @@ from leasehold.core import entry
 from leasehold.core.lease import state_of
 from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal
 from leasehold.core.timing import FALLBACK
-from leasehold.stores.common.entries import Page
 from leasehold.stores.sql import admin as sql_admin
 from leasehold.stores.sql.rows import NEVER
-from leasehold.stores.sql.store import Extend, ReadAll, Unlocked
 from leasehold.testing.handles import eventually, in_time
 from servers.clock import FakeClock
 from servers.proxy import Proxy
@@ -149,7 +159,7 @@ def test_only_what_its_row_proves_counts_as_renewed(kind: str, request: pytest.F
             alter(database, namespace, "shortened", "expires = expires - 1")
 
         core: Any = inside(locks)
-        found = core.driver.run(before(ReadAll, core.store.renew(renewals(leases)), meanwhile), 5.0)
+        found = core.driver.run(before(is_read_of_all, core.store.renew(renewals(leases)), meanwhile), 5.0)
         assert found == [GONE, GONE, BROKEN, GONE, RENEWED, RENEWED]
         versions = "SELECT version - created FROM leasehold WHERE namespace = %s AND name = %s"
         # Acquired and renewed; what was shortened is written once more.
@@ -258,8 +268,13 @@ def test_no_statement_reads_the_whole_table(database: Database, namespace: str) 
         batch = [Renewal(f"dead-{number}", "attempt", 1, 1_000_000) for number in range(1, 21)]
         for space in (namespace, "dead"):
             these = [each.name for each in batch]
-            requests = (Extend(batch), Unlocked(these), ReadAll(these), Page("dead-5", "dead-52", 100))
-            todo |= {f"{type(each).__name__} of {space}": dialect.statement(each, space, "", 0) for each in requests}
+            found = {
+                "EXTEND": dialect.extend(space, batch),
+                "UNLOCKED": dialect.about(dialect.UNLOCKED, space, these),
+                "READ_ALL": dialect.about(dialect.READ_ALL, space, these),
+                "PAGE": dialect.page(space, "dead-5", "dead-52", 100),
+            }
+            todo |= {f"{name} of {space}": dialect.timed(each, 0, None) for name, each in found.items()}
         for statement, (sql, values) in todo.items():
             how = "EXPLAIN FORMAT=TRADITIONAL" if database.kind == "mysql" else "EXPLAIN"
             rows = database.sql_with(f"{how} {sql}", values)
@@ -288,7 +303,8 @@ def test_renewals_do_not_compare_every_lease_with_each_of_a_batch(postgresql_ser
         )
         [renewal] = renewals([lease])
         batch = [renewal._replace(name=f"name-{number}") for number in range(1, 201)]
-        sql, values = inside(locks).driver.session.dialect.statement(Extend(batch), namespace, "", 0)  # type: ignore[attr-defined]
+        dialect: Any = inside(locks).driver.session.dialect  # type: ignore[attr-defined]
+        sql, values = dialect.timed(dialect.extend(namespace, batch), 0, None)
         [[[plan]]] = database.sql_with(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", values)
         assert plan["Plan"]["Actual Rows"] == len(batch), "renewed"
         assert rows_seen(plan["Plan"]) < 5 * held, plan

@@ -15,7 +15,7 @@ from leasehold.stores.mysql import listener as mysql_listener
 from leasehold.stores.mysql.listener import SLEEPING, SleepingListener
 from leasehold.stores.postgresql import threads as postgresql_threads
 from leasehold.stores.sql import admin as sql_admin
-from leasehold.stores.sql.session import Broken
+from leasehold.stores.sql.requests import Broken
 from leasehold.testing.handles import eventually
 from servers.clock import FakeClock
 

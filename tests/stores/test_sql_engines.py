@@ -10,14 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy
-from sql_servers import KINDS, Database, at_rest, before, inside
+from sql_servers import KINDS, Database, at_rest, before, inside, is_swap
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core.lease import state_of
 from leasehold.core.protocol import GONE, RENEWED, Renewal
-from leasehold.stores.sql.store import Exchange
 from leasehold.stores.sqlalchemy import tasks as engine_tasks
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
@@ -168,7 +167,7 @@ def test_what_one_statement_has_renewed_is_recognised(
     def renewal(core: Any, leases: list[Any]) -> Any:
         claims = [state_of(lease).claim for lease in leases]
         batch = [Renewal(each.name, each.attempt, each.token, 60_000_000) for each in claims]
-        return before(Exchange, core.store.renew(batch), lambda: written.append(None))
+        return before(is_swap, core.store.renew(batch), lambda: written.append(None))
 
     def in_threads() -> Any:
         engine = sqlalchemy.create_engine(f"mysql+pymysql://{where}")

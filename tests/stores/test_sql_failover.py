@@ -15,7 +15,8 @@ import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.stores.mysql.sql import MySQL
 from leasehold.stores.sql import admin as sql_admin
-from leasehold.stores.sql.dialect import Dialect, OnlyReads, Result
+from leasehold.stores.sql.dialect import Dialect, OnlyReads
+from leasehold.stores.sql.requests import Result
 from leasehold.stores.sql.rows import ALL_COLUMNS
 from leasehold.testing.handles import eventually
 from servers.mysql import MariaDB

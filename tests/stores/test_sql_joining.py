@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sql_servers import Database, ask, before, inside, statements
+from sql_servers import Database, ask, before, inside, is_join, is_swap, statements
 
 import leasehold
-from leasehold.core.entry import GRANTED, Entry, _encode
+from leasehold.core.entry import GRANTED, Entry
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant
-from leasehold.stores.common.entries import Read, Row
-from leasehold.stores.sql.store import Exchange, TakeOrJoin
+from leasehold.stores.common.entries import Row
 from leasehold.testing.handles import eventually
 
 pytestmark = pytest.mark.server
@@ -42,10 +41,7 @@ def run(core: Any, steps: Any) -> Any:
 
 
 def read(core: Any) -> Row:
-    def steps() -> Any:
-        return (yield Read("name"))
-
-    row: Row = run(core, steps())
+    row: Row = run(core, core.store.table.read("name"))
     return row
 
 
@@ -54,19 +50,24 @@ def entry_of(row: Row) -> Entry:
 
 
 def take_or_join(core: Any, asked: Ask) -> Any:
+    return run(core, core.store.table.take_or_join(asked, True))
+
+
+def take_or_join_late(core: Any, asked: Ask) -> Any:
+    """The same statement, on a server whose clock is past the time at which its caller gave up."""
+
     def steps() -> Any:
-        return (yield TakeOrJoin("name", asked))
+        joining, answer = core.store.table.take_or_join(asked, True), None
+        while True:
+            try:
+                request = joining.send(answer)
+            except StopIteration as end:
+                return end.value
+            if is_join(request):
+                request = request._replace(values={**request.values, "until": 1})
+            answer = yield request
 
     return run(core, steps())
-
-
-def take_or_join_late(core: Any, namespace: str, asked: Ask) -> Any:
-    """The same statement, on a server whose clock is past the time at which its caller gave up."""
-    session, request = core.driver.session, TakeOrJoin("name", asked)
-    lent = core.driver.source.take(20.0)
-    result = lent.connection.execute(session.dialect.statement(request, namespace, session.address, 1, 1.0), 20.0)
-    core.driver.source.give(lent, True)
-    return session.dialect.answer(request, result, session.address)
 
 
 class Busybody:
@@ -96,7 +97,7 @@ def test_who_is_to_join_does_not_starve_beside_one_who_is_faster(
 ) -> None:
     with opened(database, namespace) as theirs, opened(database, namespace, through) as ours:
         faster, asked = Busybody(theirs), ask("name", queue=True)
-        reply = run(ours, before(Exchange, ours.store.acquire(asked), faster))
+        reply = run(ours, before(is_swap, ours.store.acquire(asked), faster))
         assert isinstance(reply, Busy)
         assert reply.place == 0
         assert [waiter.attempt for waiter in entry_of(read(ours)).queue] == [asked.attempt]
@@ -115,7 +116,7 @@ def test_nor_when_it_came_to_one_that_has_expired(database: Database, namespace:
             else:
                 faster.append(Busybody(theirs))
 
-        reply = run(ours, before(Exchange, ours.store.acquire(asked), act))
+        reply = run(ours, before(is_swap, ours.store.acquire(asked), act))
         assert isinstance(reply, Busy)
         assert reply.place == 0
 
@@ -145,8 +146,6 @@ def test_what_the_statement_stores_is_what_the_rules_say(database: Database, nam
         expected.queue[-1].expires = expires
         assert row.state == expected.state()
         assert (row.token, row.version) == (seen.token, seen.version + 1)
-        ((more,),) = database.sql("SELECT more FROM leasehold WHERE namespace = %s", namespace)
-        assert more == _encode(json.loads(more))
         if database.is_postgresql:
             assert joined._replace(now=0, wall=0) == row._replace(now=0, wall=0)
         else:
@@ -172,7 +171,7 @@ def test_what_the_statement_leaves_as_it_is(database: Database, namespace: str, 
         if case == "nobody holds it":
             asked = ask("name", queue=True)
         found = database.sql("SELECT * FROM leasehold WHERE namespace = %s", namespace)
-        joined = take_or_join_late(core, namespace, asked) if case == "late" else take_or_join(core, asked)
+        joined = take_or_join_late(core, asked) if case == "late" else take_or_join(core, asked)
         assert joined == 0
         assert database.sql("SELECT * FROM leasehold WHERE namespace = %s", namespace) == found
         database.sql("DELETE FROM leasehold WHERE namespace = %s", namespace)
@@ -232,11 +231,11 @@ def test_what_is_joined_is_written_as_earlier_versions_do(database: Database, na
         [(more,)] = database.sql("SELECT more FROM leasehold WHERE namespace = %s", namespace)
         expires = [waiter.expires for waiter in entry_of(read(core)).queue]
         session = read(core).session
-        waiters = ",".join(
-            f'["{each.attempt}","{each.owner}","{each.kind}",null,"{session}",1,{each.ttl},0,{at},0,0,0]'
+        waiters = [
+            [each.attempt, each.owner, each.kind, None, session, 1, each.ttl, 0, at, 0, 0, 0]
             for each, at in zip((first, second), expires, strict=True)
-        )
-        assert more == f'["lock",1,{grant.token},1,{first.ttl},0,[],[{waiters}]]'
+        ]
+        assert json.loads(more) == ["lock", 1, grant.token, 1, first.ttl, 0, [], waiters]
         database.sql("DELETE FROM leasehold WHERE namespace = %s", namespace)
 
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy
-from sql_servers import Database, ask, at_rest, before, inside, weigh
+from sql_servers import Database, ask, at_rest, before, inside, is_join, is_swap, is_swap_of_all, weigh
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
 from leasehold import StoreUnavailable, aio
 from leasehold.core.lease import state_of
 from leasehold.core.protocol import Busy, Grant
-from leasehold.stores.sql.store import Exchange, ExchangeAll, TakeOrJoin
 from leasehold.testing.handles import eventually
 from servers.proxy import Proxy
 
@@ -143,11 +142,11 @@ def test_an_acquire_that_reaches_the_server_too_late(own_of_all: Database, names
         if what in ("new", "free"):
             proxy.blackhole()
         elif what == "held":  # it has not got the name, and what would give it a place is late
-            steps = before(TakeOrJoin, steps, proxy.blackhole)
+            steps = before(is_join, steps, proxy.blackhole)
         elif what == "permit":  # it has read the row, and its swap is late
-            steps = before(Exchange, steps, proxy.blackhole)
+            steps = before(is_swap, steps, proxy.blackhole)
         else:
-            steps = before(ExchangeAll, core.store.acquire_all([late, ask("third")]), proxy.blackhole)
+            steps = before(is_swap_of_all, core.store.acquire_all([late, ask("third")]), proxy.blackhole)
         with pytest.raises(StoreUnavailable):
             core.driver.run(steps, 0.6)
         theirs: Any = inside(others)

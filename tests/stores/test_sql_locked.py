@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from sql_servers import Database, ask, before, statements
+from sql_servers import Database, ask, before, inside, is_swap_of_all, statements
 from test_sql_late import busy, locked
 
 import leasehold
 from leasehold import AcquireTimeout, StoreUnavailable, aio
 from leasehold.core import clock, timing
 from leasehold.stores import mysql
-from leasehold.stores.common.entries import Row
 from leasehold.stores.sql import session
 from leasehold.stores.sql import store as sql
+from leasehold.stores.sql.requests import Pause
 from leasehold.testing.handles import eventually
 
 pytestmark = pytest.mark.server
@@ -98,7 +98,7 @@ def test_who_asks_for_a_free_permit_has_it_when_the_row_is_unlocked(
     refused, original = threading.Event(), sql.SqlStore.acquire
 
     def acquire(self: sql.SqlStore, ask: Any) -> Any:
-        return before(sql.IsLocked, original(self, ask), refused.set)
+        return before(lambda request: isinstance(request, Pause), original(self, ask), refused.set)
 
     monkeypatch.setattr(sql.SqlStore, "acquire", acquire)
     with leasehold.connect(database.url, namespace=namespace, ttl=120) as locks:
@@ -116,28 +116,28 @@ def test_who_asks_for_a_free_permit_has_it_when_the_row_is_unlocked(
 
 
 @pytest.mark.parametrize("swaps", [0, 5])
-def test_several_names_of_which_one_stays_locked_are_asked_for_each_for_itself(swaps: int) -> None:
+def test_several_names_of_which_one_stays_locked_are_asked_for_each_for_itself(
+    swaps: int, database: Database, namespace: str
+) -> None:
     """Also after swaps in vain, which do not count."""
-    steps = sql.SqlStore("postgresql").acquire_all([ask("a"), ask("b")])
-    request: Any = next(steps)
-    refused, outcome = 0, "none yet"
-    while refused < 10:
-        try:
-            if isinstance(request, sql.ReadAll):
-                request = steps.send([Row(name, 1, 5, [], 10, 10, "s") for name in request.names])
-            elif not isinstance(request, sql.ExchangeAll):
-                request = steps.send(None)
-            elif swaps:
-                swaps -= 1
-                request = steps.send(False)
-            else:
-                refused += 1
-                request = steps.throw(sql.Locked("by somebody"))
-        except StopIteration as end:
-            outcome = end.value
-            break
-    assert outcome is None
-    assert refused == sql.LOCKED_TRIES + 1
+    with leasehold.connect(database.url, namespace=namespace, ttl=60) as locks, ExitStack() as theirs:
+        for name in ("first", "name"):
+            locks.lock(name).acquire().release()
+        core: Any = inside(locks)
+        left = swaps
+
+        def meanwhile() -> None:
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                touch = "UPDATE leasehold SET version = version + 1 WHERE namespace = %s AND name = %s"
+                database.sql(touch, namespace, "first")
+            elif left == -1:
+                theirs.enter_context(locked(database, namespace))
+
+        steps = core.store.acquire_all([ask("first"), ask("name")])
+        assert core.driver.run(before(is_swap_of_all, steps, meanwhile), 60.0) is None
+        assert left < 0
 
 
 @pytest.mark.parametrize("ttl", [2, 60])
@@ -149,10 +149,10 @@ def test_who_waits_has_a_whole_second_for_a_locked_row_also_with_a_short_ttl(
     monkeypatch.setattr(clock, "now", lambda: now)
     limit = timing.make_timing(ttl=ttl).call_limit
     ends = now + limit - session.GRACE
-    assert session.patience_of(sql.Take("name", ask("name"), True), ends) >= mysql.LOCK_WAIT  # type: ignore[operator]
-    assert session.patience_of(sql.Take("name", ask("name"), False), ends) == session.BRIEFLY
+    assert session.patience_of(True, ends) >= mysql.LOCK_WAIT  # type: ignore[operator]
+    assert session.patience_of(False, ends) == session.BRIEFLY
     for left in (0.0, 0.1, 0.6, 1.1):  # what says that it was refused must arrive in time
-        assert left == 0 or session.patience_of(sql.Take("name", ask("name"), True), now + left) < left  # type: ignore[operator]
+        assert left == 0 or session.patience_of(True, now + left) < left  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "mysql"])

@@ -19,9 +19,7 @@ from leasehold import AcquireTimeout, StoreNotReady, StoreUnavailable, aio
 from leasehold.core import clock
 from leasehold.core.protocol import Renewal
 from leasehold.stores.postgresql import pool as postgresql_pool
-from leasehold.stores.sql import store as sql
-from leasehold.stores.sql.dialect import Result, Statement
-from leasehold.stores.sql.slots import ASK, GIVE, RENEW
+from leasehold.stores.sql.requests import ASK, GIVE, RENEW, Result, Statement, Turn
 from leasehold.stores.sql.tasks import AsyncSqlPool
 from leasehold.stores.sql.threads import SqlPool
 from leasehold.testing.handles import eventually
@@ -531,13 +529,22 @@ NOBODY = "postgresql://127.0.0.1:1/nothing"
 LEASES = [Renewal("name", "attempt", 1, 30_000_000)]
 
 
+def first_statement(core: Any) -> str:
+    """What a batch of renewals sends first."""
+    steps = core.store.renew(LEASES)
+    assert next(steps) == Turn(RENEW)
+    assert steps.send(clock.now() + 5).sql == core.driver.session.dialect.CLOCK
+    sql: str = steps.send(Result([(1,)], 1)).sql
+    return sql
+
+
 def test_a_renewal_without_a_connection_is_no_sign_of_a_locked_row() -> None:
     """Nothing was sent, so that the next one need not look for locks first."""
     with leasehold.connect(NOBODY) as locks:
         core: Any = inside(locks)
         with pytest.raises(StoreUnavailable):
             core.driver.run(core.store.renew(LEASES), 1.0)
-        assert isinstance(next(core.store.renew(LEASES)), sql.Extend)
+        assert first_statement(core) == core.driver.session.dialect.EXTEND
 
 
 async def test_nor_is_one_of_a_task() -> None:
@@ -545,7 +552,7 @@ async def test_nor_is_one_of_a_task() -> None:
         core: Any = inside(locks)
         with pytest.raises(StoreUnavailable):
             await core.driver.run(core.store.renew(LEASES), 1.0)
-        assert isinstance(next(core.store.renew(LEASES)), sql.Extend)
+        assert first_statement(core) == core.driver.session.dialect.EXTEND
 
 
 async def test_what_is_held_does_not_wait_behind_those_who_ask() -> None:

@@ -34,8 +34,9 @@ from leasehold.stores.postgresql import threads as postgresql_threads
 from leasehold.stores.postgresql.sql import PostgreSQL
 from leasehold.stores.sql import tasks as sql_tasks
 from leasehold.stores.sql import threads as sql_threads
-from leasehold.stores.sql.dialect import OnlyReads, Result, Statement
-from leasehold.stores.sql.session import Refused, Session
+from leasehold.stores.sql.dialect import OnlyReads
+from leasehold.stores.sql.requests import Refused, Result, Statement
+from leasehold.stores.sql.session import Session
 from leasehold.testing.handles import eventually
 from servers.mysql import MariaDB
 from servers.pgbouncer import PgBouncer

@@ -18,7 +18,7 @@ from leasehold import aio
 from leasehold.core.lease import state_of
 from leasehold.core.protocol import RENEWED, Renewal
 from leasehold.stores.sql import session as sql_session
-from leasehold.stores.sql.dialect import Statement
+from leasehold.stores.sql.requests import Statement
 from leasehold.testing.handles import eventually
 
 pytestmark = pytest.mark.server

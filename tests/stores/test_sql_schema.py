@@ -15,7 +15,8 @@ from leasehold import StoreNotReady
 from leasehold.stores.mysql.sql import MySQL
 from leasehold.stores.postgresql.sql import PostgreSQL
 from leasehold.stores.sql import admin as sql_admin
-from leasehold.stores.sql.dialect import Dialect, Result
+from leasehold.stores.sql.dialect import Dialect
+from leasehold.stores.sql.requests import Result
 from leasehold.stores.sql.rows import ALL_COLUMNS
 
 COLUMNS = "SELECT column_name FROM information_schema.columns WHERE table_name = %s"

@@ -15,7 +15,7 @@ import aiomysql
 import pytest
 import sqlalchemy
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from sql_servers import Counter, Database, ask, at_rest, before, inside
+from sql_servers import Counter, Database, ask, at_rest, before, inside, is_swap_of_all
 from sqlalchemy.ext.asyncio import create_async_engine
 
 import leasehold
@@ -24,7 +24,6 @@ from leasehold.core.protocol import Grant, Refusal
 from leasehold.stores.sql import admin as sql_admin
 from leasehold.stores.sql import session as sql_session
 from leasehold.stores.sql.rows import NEVER
-from leasehold.stores.sql.store import ExchangeAll
 from leasehold.testing.handles import eventually
 
 pytestmark = pytest.mark.server
@@ -131,7 +130,7 @@ def test_another_takes_one_just_before_the_swap(
         was = rows(database, namespace)
         another, asks = Another(others, name, stays), [ask(each) for each in NAMES]
         core: Any = inside(locks)
-        reply = core.driver.run(before(ExchangeAll, core.store.acquire_all(asks), another), 20.0)
+        reply = core.driver.run(before(is_swap_of_all, core.store.acquire_all(asks), another), 20.0)
         check(database, namespace, another, stays, asks, reply, was)
 
 
@@ -155,7 +154,7 @@ async def overtaken(database: Database, namespace: str, through: str) -> None:
             core: Any = inside(locks)
             for stays in (True, False):
                 another, asks = Another(others, "b", stays), [ask(each) for each in NAMES]
-                steps = before(ExchangeAll, core.store.acquire_all(asks), another)
+                steps = before(is_swap_of_all, core.store.acquire_all(asks), another)
                 check(database, namespace, another, stays, asks, await core.driver.run(steps, 20.0), was)
 
 
@@ -164,7 +163,7 @@ def test_a_psycopg_pool_takes_several_in_one_step(postgresql_server: Any, namesp
     with opened(database, "pool", namespace) as locks, opened(database, "url", namespace) as others:
         another, asks = Another(others, "b", True), [ask(each) for each in NAMES]
         core: Any = inside(locks)
-        reply = core.driver.run(before(ExchangeAll, core.store.acquire_all(asks), another), 20.0)
+        reply = core.driver.run(before(is_swap_of_all, core.store.acquire_all(asks), another), 20.0)
         check(database, namespace, another, True, asks, reply, {})
 
 
@@ -231,7 +230,7 @@ def test_rows_that_were_purged_between_the_look_and_the_swap(database: Database,
             database.sql("DELETE FROM leasehold WHERE namespace = %s AND name <> %s", namespace, "b")
 
         grants = core.driver.run(
-            before(ExchangeAll, core.store.acquire_all([ask(each) for each in NAMES]), purge), 20.0
+            before(is_swap_of_all, core.store.acquire_all([ask(each) for each in NAMES]), purge), 20.0
         )
         assert all(grant.token > earlier.tokens[name] for name, grant in zip(NAMES, grants, strict=True))
         assert held(database, namespace) == list(NAMES)
@@ -288,7 +287,7 @@ async def test_one_who_is_cancelled_is_given_up_after_what_he_asked_for(
         asks = [ask(each) for each in NAMES]
         begun = asyncio.Event()
         store: Any = inside(locks).store
-        asking = asyncio.ensure_future(driver.run(before(ExchangeAll, store.acquire_all(asks), begun.set), 20.0))
+        asking = asyncio.ensure_future(driver.run(before(is_swap_of_all, store.acquire_all(asks), begun.set), 20.0))
         await begun.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):

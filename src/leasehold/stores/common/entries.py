@@ -204,7 +204,7 @@ class EntryStore(Store):
         return (yield from self._change(name, change, False))
 
     def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
-        rows: Sequence[Row] = yield Page(prefix, after, count)
+        rows = yield from self._page(prefix, after, count)
         found: list[Holding] = []
         for row in rows:
             try:
@@ -214,7 +214,7 @@ class EntryStore(Store):
         return found, rows[-1].name if len(rows) == count else None
 
     def inspect(self, name: str) -> Steps[Sequence[Holding]]:
-        row: Row = yield Read(name)
+        row = yield from self._read(name)
         seen = yield from self._seen(row)
         return [holding for holding in seen if holding.expires_in > 0]
 
@@ -250,16 +250,28 @@ class EntryStore(Store):
 
     def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
         while True:
-            row: Row = yield Read(name)
+            row = yield from self._read(name)
             if not self._entry(row).holds(attempt, token, row.now):
                 return False
-            if (yield WriteNote(name, row.version, text)):
+            if (yield from self._write_note(row, text)):
                 return True
 
     def tidy(self) -> Steps[None]:
         for _ in range(TIDY_BATCHES):
             if not (yield Tidy()):
                 return
+
+    def _read(self, name: str) -> Steps[Row]:
+        row: Row = yield Read(name)
+        return row
+
+    def _page(self, prefix: str, after: str, most: int) -> Steps[Sequence[Row]]:
+        rows: Sequence[Row] = yield Page(prefix, after, most)
+        return rows
+
+    def _write_note(self, row: Row, text: str | None) -> Steps[bool]:
+        done: bool = yield WriteNote(row.name, row.version, text)
+        return done
 
     def _change(self, name: str, change: Callable[[Entry, Row], T], absent: T) -> Steps[T]:
         """Apply ``change`` to the entry of a name and return its result; ``absent`` if the name has no entry."""

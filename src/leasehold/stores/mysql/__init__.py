@@ -16,11 +16,11 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from ...core.protocol import Opened, TaskDriver, ThreadDriver
+from ...core.protocol import Opened, Steps, TaskDriver, ThreadDriver
 from ...errors import StoreNotReady
-from ..sql.dialect import Statement
-from ..sql.session import Broken, Refused, Session, Work, no_connection
-from ..sql.store import Pause, SqlStore
+from ..sql.requests import Broken, Pause, Refused, Statement
+from ..sql.session import Session, no_connection
+from ..sql.store import SqlStore
 from ..sql.url import SqlAddress, read_url, refuse, without
 from .sql import LOCK_WAIT, MySQL
 
@@ -50,21 +50,21 @@ def open_url(url: str, namespace: str) -> Opened:
     if place.database is None and "." not in place.table:
         raise ValueError(f"{scheme}: the store's URL has no database: {scheme}://user@host/database")
 
-    store = SqlStore(scheme)
+    session = Session(MySQL(place.table, scheme), namespace)
 
     def threads() -> ThreadDriver:
         from .threads import make
 
-        return make(Session(MySQL(place.table, scheme), namespace, store.waiters), place)
+        return make(session, place)
 
     def tasks() -> TaskDriver:
         import aiomysql  # noqa: F401
 
         from .tasks import make
 
-        return make(Session(MySQL(place.table, scheme), namespace, store.waiters), place)
+        return make(session, place)
 
-    return Opened(store, threads, tasks)
+    return Opened(SqlStore(session), threads, tasks)
 
 
 def arguments(place: SqlAddress, limit: float) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _flag(place: SqlAddress, name: str) -> bool | None:
     return text in _TRUE if text else None
 
 
-def ending(number: int, text: str) -> Work[None]:
+def ending(number: int, text: str) -> Steps[None]:
     """End a statement that we have given up on, if that connection still has it: a number may be another's by now."""
     where = "FROM information_schema.PROCESSLIST WHERE ID = %(number)s AND INFO = %(text)s"
     there = Statement(f"SELECT COUNT(*) {where}", {"number": number, "text": text})

@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...core import clock
-from ...core.protocol import ALL, HELD, Busy
+from ...core.protocol import ALL, HELD, Busy, Steps
 from ..common.sockets import hang_up
-from ..sql.dialect import Result, Statement
+from ..sql.requests import NoPush, Refused, Result, Statement
 from ..sql.rows import called_by
-from ..sql.session import NoPush, Refused, Session, Work
+from ..sql.session import Session
 from ..sql.threads import carry_out
 from . import compat
 from .sql import MySQL, hexed, listener_lock, sleep_lock
@@ -60,7 +60,7 @@ class SleepingListener:
     def discard(self, attempt: str) -> None:
         self._names.pop(attempt, None)
 
-    def announce(self) -> Work[None]:
+    def announce(self) -> Steps[None]:
         """Take the lock by which other processes find this connection. A lost connection of ours may still hold it."""
         values = {"lock": listener_lock(self._session.address)}
         got = (yield Statement("SELECT GET_LOCK(%(lock)s, 1)", values)).rows[0][0]
@@ -76,7 +76,7 @@ class SleepingListener:
         if got != 1:
             raise NoPush("GET_LOCK failed: push needs a named lock")
 
-    def sleep(self) -> Work[Sequence[str]]:
+    def sleep(self) -> Steps[Sequence[str]]:
         """Sleep until a wake-up or the end of the time. Returns the attempts to notify. Raises OnlyReads."""
         values = {"asleep": sleep_lock(self._session.address)}
         up = "RELEASE_LOCK(%(asleep)s)"
@@ -135,7 +135,7 @@ class SleepingListener:
         return values, f"namespace = UNHEX(%(namespace)s) AND name IN ({places})"
 
 
-def _unless_ended(statement: Statement) -> Work[Result | None]:
+def _unless_ended(statement: Statement) -> Steps[Result | None]:
     """The statement's result, or None when a wake-up ended it."""
     try:
         result: Result = yield statement

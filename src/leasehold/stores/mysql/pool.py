@@ -17,7 +17,8 @@ from ...core.protocol import Opened, TaskDriver, ThreadDriver
 from ...errors import StoreNotReady
 from ..sql.dialect import DEFAULT_TABLE
 from ..sql.opening import or_closed_by_task
-from ..sql.session import POOL_SIZE, Broken, Session
+from ..sql.requests import Broken
+from ..sql.session import POOL_SIZE, Session
 from ..sql.slots import RESERVED
 from ..sql.store import SqlStore
 from ..sql.tasks import TasksOfALoop
@@ -35,7 +36,7 @@ def open_client(pool: Any, namespace: str) -> Opened:
     if not isinstance(pool, aiomysql.Pool):
         raise TypeError(f"connect() takes an aiomysql Pool, not {type(pool).__name__}")
 
-    store = SqlStore("mysql")
+    session = Session(MySQL(getattr(pool, "leasehold_table", DEFAULT_TABLE)), namespace)
 
     def threads() -> ThreadDriver:
         raise TypeError(
@@ -43,11 +44,10 @@ def open_client(pool: Any, namespace: str) -> Opened:
         )
 
     def tasks() -> TaskDriver:
-        session = Session(MySQL(getattr(pool, "leasehold_table", DEFAULT_TABLE)), namespace, store.waiters)
         lender = AsyncLender(pool, session)
         return TasksOfALoop(session, lender, lambda session: AsyncMySQLListener(session, lender.open))
 
-    return Opened(store, threads, tasks)
+    return Opened(SqlStore(session), threads, tasks)
 
 
 class AsyncLender:

@@ -14,8 +14,9 @@ from typing import Any
 from ...core.protocol import Renewal
 from ...errors import StoreNotReady
 from ..common.forms import MOST
-from ..sql.dialect import BELOW, SELECTED, Dialect, Hint, Result, Statement, after_all_with
-from ..sql.rows import ALL_COLUMNS, CLOSED, DAY, FORMAT, LOCK, NEVER, NOBODY, NOTE, PLACE, WAITER
+from ..sql.dialect import BELOW, DEFAULT_TABLE, SELECTED, Dialect, after_all_with
+from ..sql.requests import Hint, Result, Statement
+from ..sql.rows import ALL_COLUMNS, DAY, FORMAT, NEVER, NOTE, PLACE
 
 SUBQUERY_NO_1_ROW = 1242
 LOCK_WAIT = 1
@@ -32,7 +33,71 @@ _WRITES = """IF(CAST(@@global.read_only AS CHAR) IN ('0', 'OFF') /*M! OR @@sessi
 # What may grant something does so only as long as the caller waits for the answer.
 _IN_TIME = f"{_NOW} <= %(until)s AND {_WRITES}"
 
-_SCHEMA = """CREATE TABLE IF NOT EXISTS {table} (
+_FREE_NOW = f"state = 0 AND more IS NULL AND format = {FORMAT}"
+_INTO = """INSERT INTO {table}
+    (namespace, name, format, version, token, attempt, session, owner, kind, data, state,
+     acquired, expires, expires_day, more, created, updated)"""
+
+# A waiter joins the queue behind a holder and the waiters before it. The row shows whether it did, not the answer.
+# (``stores/sql/rows.py`` describes ``more``: its first two parts are the shape and the limit, the last the queue.)
+_IS_LOCK = """IF(JSON_VALID(more), JSON_UNQUOTE(JSON_EXTRACT(more, '$[0]')) = 'lock' AND JSON_EXTRACT(more, '$[1]') = 1
+        AND JSON_TYPE(JSON_EXTRACT(more, '$[7]')) = 'ARRAY' AND LOCATE(%(attempt)s, more) = 0, 0)"""
+_JOINS = f"""(state <> 0 AND expires > {_NOW} AND attempt <> %(attempt)s AND format = {FORMAT}
+    AND COALESCE(more IS NULL OR {_IS_LOCK}, 0))"""
+_PLAIN = "JSON_ARRAY('lock', 1, token, 1, expires - acquired, 0, JSON_ARRAY(), JSON_ARRAY())"
+_JOINED = f"""JSON_ARRAY_APPEND(COALESCE(more, {_PLAIN}), '$[7]', JSON_ARRAY(
+        %(attempt)s, %(owner)s, %(kind)s, %(data)s, %(session)s, 1, %(ttl)s, 0, {_NOW} + {PLACE}, 0, 0, 0))"""
+
+
+_TO_TAKE = f"""{_INTO}
+SELECT UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), %(attempt)s, %(session)s,
+    %(owner)s, %(kind)s, %(data)s, 2, {_NOW}, {_NOW} + %(ttl)s, ({_NOW} + %(ttl)s) DIV {DAY}, NULL, {_NOW}, {_NOW}
+FROM DUAL WHERE {_IN_TIME}
+ON DUPLICATE KEY UPDATE
+    token = IF({_FREE_NOW}, LAST_INSERT_ID(GREATEST(token + 1, {_NOW})), token + LAST_INSERT_ID(0)),
+    version = version + ({_FREE_NOW}{{or_joins}}),
+    attempt = IF({_FREE_NOW}, %(attempt)s, attempt),
+    session = IF({_FREE_NOW}, %(session)s, session),
+    owner = IF({_FREE_NOW}, %(owner)s, owner),
+    kind = IF({_FREE_NOW}, %(kind)s, kind),
+    data = IF({_FREE_NOW}, %(data)s, data),
+    acquired = IF({_FREE_NOW}, {_NOW}, acquired),
+    expires = IF({_FREE_NOW}, {_NOW} + %(ttl)s, expires),
+    expires_day = IF({_FREE_NOW}, ({_NOW} + %(ttl)s) DIV {DAY}, expires_day),
+    updated = IF({_FREE_NOW}{{or_joins}}, {_NOW}, updated),{{joined}}
+    state = IF({_FREE_NOW}, 2, state)"""
+
+_AT_ONCE = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "
+
+_BELOW = BELOW.replace("%(before)s", "UNHEX(%(before)s)")
+
+
+_CAN_HOLD = f"more IS NULL AND format = {FORMAT} AND (state = 0 OR expires <= {_NOW})"
+
+
+_DEAD = f"expires_day < {_NOW} DIV {DAY} - 1"
+
+# innodb_read_only: readers of Aurora.
+_READS = "@@global.read_only, @@global.innodb_read_only"
+
+
+class MySQL(Dialect):
+    quote = "`"
+    CLOCK = f"SELECT {_NOW}"
+    MISSING = (1146,)
+    CREATED = (1050, 1060, 1061)
+    LOCKED = (1205, 3572)  # the last is MySQL's, of NOWAIT
+    AGAIN = (1213, 1205, 1020)  # the last is MariaDB's innodb_snapshot_isolation
+    UNDONE = (1690,)
+    WRONG = (1054, 1136, 1364, 1366, 1406, 1265, 1264, 1048, 1292)
+    DENIED = (1142, 1143, 1044, 1227, 1370)
+    READ_ONLY = (1290, 1792, 1836, 3100, SUBQUERY_NO_1_ROW)
+    READS = f"SELECT {_READS}"
+    LOGIN_WORDS = ("SSL is required",)
+    FULL = (1040, 1203, 1226)
+    LOGIN = (1043, 1045, 1698, 1049, 1251, 1130, 2059, 1524)
+
+    SCHEMA = """CREATE TABLE IF NOT EXISTS {table} (
     namespace   VARBINARY(256) NOT NULL,
     name        VARBINARY(2048) NOT NULL,
     format      SMALLINT NOT NULL,
@@ -54,67 +119,35 @@ _SCHEMA = """CREATE TABLE IF NOT EXISTS {table} (
     PRIMARY KEY (namespace, name),
     KEY expires_day (expires_day)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
-
-_ADD_NOTE = f"ALTER TABLE {{table}} ADD COLUMN {NOTE} MEDIUMTEXT"
-_INDEX = "CREATE INDEX expires_day ON {table} (expires_day)"
-_HAS_INDEX = """SELECT 1 FROM information_schema.STATISTICS
+    TAKE = _TO_TAKE.replace("{or_joins}", "").replace("{joined}", "")
+    # More than max_allowed_packet is NULL, and an error in strict mode alone: then it does not join.
+    TAKE_OR_JOIN = _TO_TAKE.replace("{or_joins}", f" OR {_JOINS}").replace(
+        "{joined}", f" more = IF({_JOINS}, COALESCE({_JOINED}, more), more),"
+    )
+    ADD_NOTE = f"ALTER TABLE {{table}} ADD COLUMN {NOTE} MEDIUMTEXT"
+    INDEX = "CREATE INDEX expires_day ON {table} (expires_day)"
+    HAS_INDEX = """SELECT 1 FROM information_schema.STATISTICS
 WHERE TABLE_SCHEMA = {schema} AND TABLE_NAME = %(table)s AND COLUMN_NAME = 'expires_day' AND SEQ_IN_INDEX = 1"""
-
-_FREE_NOW = f"state = 0 AND more IS NULL AND format = {FORMAT}"
-_INTO = """INSERT INTO {table}
-    (namespace, name, format, version, token, attempt, session, owner, kind, data, state,
-     acquired, expires, expires_day, more, created, updated)"""
-
-# A waiter joins the queue behind a holder and the waiters before it. The row shows whether it did, not the answer.
-_JOINS = f"""(state <> 0 AND expires > {_NOW} AND attempt <> %(attempt)s AND format = {FORMAT}
-    AND (more IS NULL OR (LEFT(more, {len(LOCK)}) = '{LOCK}' AND LOCATE(%(attempt)s, more) = 0)))"""
-_ENDS_OPEN = f"LEFT(more, CHAR_LENGTH(more) - {len(CLOSED)}), IF(RIGHT(more, {len(NOBODY)}) = '{NOBODY}', '', ',')"
-_JOINED = f"""CONCAT(
-    IF(more IS NULL, CONCAT('{LOCK}', token, ',1,', expires - acquired, ',0,[],['), CONCAT({_ENDS_OPEN})),
-    %(waiter)s, {_NOW} + {PLACE}, '{WAITER}{CLOSED}')"""
-
-_TAKE = f"""{_INTO}
-SELECT UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), %(attempt)s, %(session)s,
-    %(owner)s, %(kind)s, %(data)s, 2, {_NOW}, {_NOW} + %(ttl)s, ({_NOW} + %(ttl)s) DIV {DAY}, NULL, {_NOW}, {_NOW}
-FROM DUAL WHERE {_IN_TIME}
-ON DUPLICATE KEY UPDATE
-    token = IF({_FREE_NOW}, LAST_INSERT_ID(GREATEST(token + 1, {_NOW})), token + LAST_INSERT_ID(0)),
-    version = version + ({_FREE_NOW}{{or_joins}}),
-    attempt = IF({_FREE_NOW}, %(attempt)s, attempt),
-    session = IF({_FREE_NOW}, %(session)s, session),
-    owner = IF({_FREE_NOW}, %(owner)s, owner),
-    kind = IF({_FREE_NOW}, %(kind)s, kind),
-    data = IF({_FREE_NOW}, %(data)s, data),
-    acquired = IF({_FREE_NOW}, {_NOW}, acquired),
-    expires = IF({_FREE_NOW}, {_NOW} + %(ttl)s, expires),
-    expires_day = IF({_FREE_NOW}, ({_NOW} + %(ttl)s) DIV {DAY}, expires_day),
-    updated = IF({_FREE_NOW}{{or_joins}}, {_NOW}, updated),{{joined}}
-    state = IF({_FREE_NOW}, 2, state)"""
-
-_ACCEPT = f"""UPDATE {{table}} SET
+    ACCEPT = f"""UPDATE {{table}} SET
     version = version + 1, token = LAST_INSERT_ID(2 * token + (more IS NOT NULL)) DIV 2, state = 2,
     expires_day = GREATEST(expires, {_NOW} + %(ttl)s) DIV {DAY}, expires = GREATEST(expires, {_NOW} + %(ttl)s),
     updated = {_NOW}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND state = 1
     AND expires > {_NOW} AND format = {FORMAT} AND {_WRITES}"""
-
-_FREE = f"""UPDATE {{table}} SET
+    FREE = f"""UPDATE {{table}} SET
     version = version + 1, state = 0, attempt = '', session = '', data = NULL,
     expires = {_NOW}, expires_day = IF(note IS NULL, {_NOW} DIV {DAY}, {NEVER}), updated = {_NOW}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND token = %(token)s
     AND state = 2 AND more IS NULL AND expires > {_NOW}"""
-
-_READ = f"""SELECT {_NOW}, {SELECTED} FROM (SELECT 1) AS c
+    READ = f"""SELECT {_NOW}, {SELECTED} FROM (SELECT 1) AS c
 LEFT JOIN {{table}} AS l ON l.namespace = UNHEX(%(namespace)s) AND l.name = UNHEX(%(name)s)"""
-
-_INSERT = f"""{_INTO}
+    INSERT = f"""{_INTO}
 SELECT UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, LAST_INSERT_ID({_NOW}), %(token)s, %(attempt)s, %(session)s,
     %(owner)s, %(kind)s, %(data)s, %(state)s, %(acquired)s, COALESCE(%(expires)s, {_NOW}),
     COALESCE(%(expires)s, {_NOW}) DIV {DAY}, %(more)s, {_NOW}, {_NOW}
 FROM DUAL WHERE {_IN_TIME}
 ON DUPLICATE KEY UPDATE version = version + LAST_INSERT_ID(0)"""
-
-_UPDATE = f"""UPDATE {{table}} SET
+    UPDATE = f"""UPDATE {{table}} SET
     format = {FORMAT}, version = version + 1, token = %(token)s, attempt = %(attempt)s, session = %(session)s,
     owner = %(owner)s, kind = %(kind)s, data = %(data)s, state = %(state)s, acquired = %(acquired)s,
     expires = COALESCE(%(expires)s, {_NOW}),
@@ -122,12 +155,10 @@ _UPDATE = f"""UPDATE {{table}} SET
     more = %(more)s, updated = {_NOW}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s
     AND {_IN_TIME}"""
-
-_READ_ALL = f"""SELECT l.name, {_NOW}, {SELECTED} FROM (SELECT 1) AS c
+    READ_ALL = f"""SELECT l.name, {_NOW}, {SELECTED} FROM (SELECT 1) AS c
 LEFT JOIN {{table}} AS l ON l.namespace = UNHEX(%(namespace)s) AND l.name IN ({{names}})"""
-
-# All rows or none: where one is not as it was read, its version is too much for a BIGINT, which undoes the others.
-_EXCHANGE_ALL = f"""{_INTO}
+    # All rows or none: where one is not as it was read, its version is too much for a BIGINT, which undoes the others.
+    EXCHANGE_ALL = f"""{_INTO}
 SELECT UNHEX(%(namespace)s), UNHEX(b.name), {FORMAT}, {_NOW}, b.token, b.attempt, b.session, b.owner, b.kind, b.data,
     b.state, b.acquired, b.expires, b.expires DIV {DAY}, b.more, {_NOW}, {_NOW}
 FROM ({{rows}}) AS b WHERE {_IN_TIME}
@@ -136,33 +167,26 @@ ON DUPLICATE KEY UPDATE
     token = b.token, attempt = b.attempt, session = b.session, owner = b.owner, kind = b.kind, data = b.data,
     state = b.state, acquired = b.acquired, expires = b.expires,
     expires_day = IF(note IS NULL, b.expires DIV {DAY}, {NEVER}), more = b.more, updated = {_NOW}"""
-
-_EXTEND = f"""UPDATE {{table}} SET
+    EXTEND = f"""UPDATE {{table}} SET
     version = version + 1, expires_day = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END) DIV {DAY},
     expires = GREATEST(expires, {_NOW} + CASE attempt {{terms}} END), updated = LAST_INSERT_ID({_NOW})
 WHERE namespace = UNHEX(%(namespace)s) AND name IN ({{names}}) AND ({{which}})
     AND state = 2 AND expires > {_NOW} AND format = {FORMAT} AND {_WRITES}"""
-
-_UNLOCKED = """SELECT name FROM {table} WHERE namespace = UNHEX(%(namespace)s) AND name IN ({names})
+    UNLOCKED = """SELECT name FROM {table} WHERE namespace = UNHEX(%(namespace)s) AND name IN ({names})
 FOR UPDATE SKIP LOCKED"""
-_PROBE = """SELECT 1 FROM {table} WHERE namespace = UNHEX(%(namespace)s) AND name IN ({names}) FOR UPDATE NOWAIT"""
-_AT_ONCE = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR "
-
-_BELOW = BELOW.replace("%(before)s", "UNHEX(%(before)s)")
-_PAGE = f"""SELECT l.name, {_NOW}, {SELECTED} FROM {{table}} AS l
+    PROBE = """SELECT 1 FROM {table} WHERE namespace = UNHEX(%(namespace)s) AND name IN ({names}) FOR UPDATE NOWAIT"""
+    PAGE = f"""SELECT l.name, {_NOW}, {SELECTED} FROM {{table}} AS l
 WHERE l.namespace = UNHEX(%(namespace)s) AND l.name > UNHEX(%(after)s) AND l.name >= UNHEX(%(prefix)s){_BELOW}
     AND LEFT(l.name, %(length)s) = UNHEX(%(prefix)s) AND (l.state <> 0 OR l.more IS NOT NULL)
 ORDER BY l.name LIMIT {{most}}"""
-
-# What MySQL writes FOR SHARE today, in the words that MariaDB knows too.
-_CHECK_HELD = f"""SELECT token FROM {{table}}
+    # What MySQL writes FOR SHARE today, in the words that MariaDB knows too.
+    CHECK_HELD = f"""SELECT token FROM {{table}}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND attempt = %(attempt)s AND token = %(token)s
     AND state IN (1, 2) AND expires > {_NOW} AND format = {FORMAT}
 LOCK IN SHARE MODE"""
-
-_CAN_HOLD = f"more IS NULL AND format = {FORMAT} AND (state = 0 OR expires <= {_NOW})"
-_LOOK = f"SELECT {_CAN_HOLD} FROM {{table}} WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s)"
-_HOLD = f"""{_INTO}
+    CAN_HOLD = f"""SELECT {_CAN_HOLD} FROM {{table}}
+WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s)"""
+    HOLD = f"""{_INTO}
 VALUES (UNHEX(%(namespace)s), UNHEX(%(name)s), {FORMAT}, {_NOW}, LAST_INSERT_ID({_NOW}), '', '', %(owner)s, %(kind)s,
     NULL, 0, {_NOW}, {_NOW}, {_NOW} DIV {DAY}, NULL, {_NOW}, {_NOW})
 ON DUPLICATE KEY UPDATE
@@ -178,28 +202,21 @@ ON DUPLICATE KEY UPDATE
     updated = IF({_CAN_HOLD}, {_NOW}, updated),
     state = IF({_CAN_HOLD}, 0, state),
     expires = IF(more IS NULL AND format = {FORMAT} AND state = 0, {_NOW}, expires)"""
-
-_READ_NOTE = """SELECT format, note FROM {table}
+    READ_NOTE = """SELECT format, note FROM {table}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s)"""
-_WRITE_NOTE = f"""UPDATE {{table}} SET note = %(note)s, version = version + 1, updated = {_NOW},
+    WRITE_NOTE = f"""UPDATE {{table}} SET note = %(note)s, version = version + 1, updated = {_NOW},
     expires_day = IF(%(note)s IS NULL, expires DIV {DAY}, {NEVER})
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND version = %(version)s AND {_WRITES}"""
-
-# What was damaged is free, and keeps its note. A token that cannot have been one of ours is not gone on from.
-_MEND = f"""UPDATE {{table}} SET
+    # What was damaged is free, and keeps its note. A token that cannot have been one of ours is not gone on from.
+    MEND = f"""UPDATE {{table}} SET
     format = {FORMAT}, version = {_NOW}, token = IF(token BETWEEN 0 AND {MOST - 1}, token, 0),
     attempt = '', session = '', owner = '', kind = '', data = NULL, state = 0, acquired = 0, expires = {_NOW},
     expires_day = IF(note IS NULL, {_NOW} DIV {DAY}, {NEVER}), more = NULL, updated = {_NOW}
 WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND format <= {FORMAT} AND {_IN_TIME}"""
-
-_DEAD = f"expires_day < {_NOW} DIV {DAY} - 1"
-_PURGE = f"DELETE FROM {{table}} WHERE {_DEAD} AND more IS NULL AND note IS NULL ORDER BY expires_day LIMIT 1000"
-_LEFTOVERS = f"""SELECT name FROM {{table}} WHERE {_DEAD} AND more IS NOT NULL
+    PURGE = f"DELETE FROM {{table}} WHERE {_DEAD} AND more IS NULL AND note IS NULL ORDER BY expires_day LIMIT 1000"
+    LEFTOVERS = f"""SELECT name FROM {{table}} WHERE {_DEAD} AND more IS NOT NULL
     AND namespace = UNHEX(%(namespace)s) AND name > UNHEX(%(name)s) LIMIT 100"""
-
-# innodb_read_only: readers of Aurora.
-_READS = "@@global.read_only, @@global.innodb_read_only"
-_CHECK = f"""SELECT {_NOW}, VERSION(), {_READS},
+    CHECK = f"""SELECT {_NOW}, VERSION(), {_READS},
     (SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {{schema}} AND TABLE_NAME = %(table)s),
     (SELECT GROUP_CONCAT(COLUMN_NAME ORDER BY SEQ_IN_INDEX) FROM information_schema.STATISTICS
         WHERE TABLE_SCHEMA = {{schema}} AND TABLE_NAME = %(table)s AND INDEX_NAME = 'PRIMARY'),
@@ -208,56 +225,22 @@ _CHECK = f"""SELECT {_NOW}, VERSION(), {_READS},
     (SELECT GROUP_CONCAT(COLUMN_NAME) FROM information_schema.COLUMNS
         WHERE TABLE_SCHEMA = {{schema}} AND TABLE_NAME = %(table)s AND COLUMN_NAME IN {ALL_COLUMNS})"""
 
-
-class MySQL(Dialect):
-    quote = "`"
-    CLOCK = f"SELECT {_NOW}"
-    MISSING = (1146,)
-    CREATED = (1050, 1060, 1061)
-    LOCKED = (1205, 3572)  # the last is MySQL's, of NOWAIT
-    AGAIN = (1213, 1205, 1020)  # the last is MariaDB's innodb_snapshot_isolation
-    UNDONE = (1690,)
-    WRONG = (1054, 1136, 1364, 1366, 1406, 1265, 1264, 1048, 1292)
-    DENIED = (1142, 1143, 1044, 1227, 1370)
-    READ_ONLY = (1290, 1792, 1836, 3100, SUBQUERY_NO_1_ROW)
-    READS = f"SELECT {_READS}"
-    LOGIN_WORDS = ("SSL is required",)
-    FULL = (1040, 1203, 1226)
-    LOGIN = (1043, 1045, 1698, 1049, 1251, 1130, 2059, 1524)
-
-    def __init__(self, table: str = "leasehold", scheme: str = "mysql") -> None:
+    def __init__(self, table: str = DEFAULT_TABLE, scheme: str = "mysql") -> None:
+        super().__init__(table)
         self.scheme = scheme
         self._skips = True
         """MariaDB has SKIP LOCKED since 10.6."""
         self._is_mariadb = False
         """Only MariaDB can have a statement that does not wait for a row, whatever its session says."""
-        super().__init__(table)
-
-        def of(sql: str) -> str:
-            return sql.replace("{table}", self.quoted)
-
-        take = of(_TAKE).replace
-        self.TAKE = take("{or_joins}", "").replace("{joined}", "")
-        # More than max_allowed_packet is NULL, and an error in strict mode alone: then it does not join.
-        joined = f" more = IF({_JOINS}, COALESCE({_JOINED}, more), more),"
-        self.TAKE_OR_JOIN = take("{or_joins}", f" OR {_JOINS}").replace("{joined}", joined)
-        self.FREE, self.READ, self.INSERT = of(_FREE), of(_READ), of(_INSERT)
-        self.UNLOCKED, self.PROBE = of(_UNLOCKED), of(_PROBE)
-        self.UPDATE, self.EXTEND = of(_UPDATE), of(_EXTEND)
-        self.READ_ALL, self.EXCHANGE_ALL = of(_READ_ALL), of(_EXCHANGE_ALL)
-        self.ACCEPT, self.READ_NOTE, self.WRITE_NOTE = of(_ACCEPT), of(_READ_NOTE), of(_WRITE_NOTE)
-        self.CHECK_HELD, self.CAN_HOLD, self.HOLD = of(_CHECK_HELD), of(_LOOK), of(_HOLD)
-        self.PAGE, self.PURGE, self.LEFTOVERS = of(_PAGE), of(_PURGE), of(_LEFTOVERS)
-        self.ADD_NOTE, self.INDEX, self.MEND = of(_ADD_NOTE), of(_INDEX), of(_MEND)
 
     def schema(self) -> Sequence[str]:
-        return (_SCHEMA.replace("{table}", self.quoted),)
+        return (self.SCHEMA,)
 
     def has_index(self) -> Statement:
-        return self._about_the_table(_HAS_INDEX)
+        return self._about_the_table(self.HAS_INDEX)
 
     def check(self) -> Statement:
-        return self._about_the_table(_CHECK)
+        return self._about_the_table(self.CHECK)
 
     def _about_the_table(self, sql: str) -> Statement:
         schema, _, table = self.table.rpartition(".")
@@ -288,10 +271,8 @@ class MySQL(Dialect):
             if _words(value) not in ("", "0", "off"):
                 raise self.read_only(f"{setting} is on; is it a replica?")
 
-    def statement(
-        self, request: Any, namespace: str, session: str, until: int, patience: float | None = None
-    ) -> Statement:
-        statement = super().statement(request, namespace, session, until)
+    def timed(self, statement: Statement, until: int, patience: float | None) -> Statement:
+        statement = super().timed(statement, until, patience)
         if patience is not None and patience < LOCK_WAIT and self._is_mariadb:
             return Statement(_AT_ONCE + statement.sql, statement.values)
         return statement
@@ -301,7 +282,7 @@ class MySQL(Dialect):
 
     def probe(self, namespace: str, names: Sequence[str]) -> Statement | None:
         """InnoDB locks the space between rows too: a purge may be in the way of a new name."""
-        return self._about_names(self.PROBE, namespace, names)
+        return self.about(self.PROBE, namespace, names)
 
     def key(self, namespace: str, name: str) -> dict[str, Any]:
         return {"namespace": hexed(namespace), "name": hexed(name)}
@@ -315,18 +296,6 @@ class MySQL(Dialect):
     def accepted(self, result: Result) -> tuple[int, bool]:
         token, others = divmod(result.last_id if result.touched else 0, 2)
         return token, bool(others)
-
-    def hold(self, values: dict[str, Any]) -> Statement:
-        return Statement(self.HOLD, values)
-
-    def inserted(self, result: Result) -> int:
-        return result.last_id
-
-    def exchange(self, values: dict[str, Any], rings: Sequence[tuple[str, str]]) -> Statement:
-        return Statement(self.UPDATE, values)
-
-    def read_all(self, namespace: str, names: Sequence[str]) -> Statement:
-        return self._about_names(self.READ_ALL, namespace, names)
 
     def exchange_all(self, namespace: str, rows: Sequence[Mapping[str, Any]]) -> Statement:
         values: dict[str, Any] = {"namespace": hexed(namespace)}
@@ -348,18 +317,14 @@ class MySQL(Dialect):
         sql = self.EXTEND.replace("{names}", ", ".join(names)).replace("{terms}", " ".join(terms))
         return Statement(sql.replace("{which}", " OR ".join(which)), values)
 
-    def extended(self, batch: Sequence[Renewal], result: Result) -> Collection[Sequence[Any]]:
+    def extended(self, batch: Sequence[Renewal], result: Result) -> tuple[Collection[Sequence[Any]], int]:
         """The server returns only how many were renewed. If some were not, their rows have to be read."""
-        return {each[:3] for each in batch} if result.touched == len(batch) else ()
+        done = {each[:3] for each in batch} if result.touched == len(batch) else ()
+        return done, result.last_id if result.touched else 0
 
-    def extended_at(self, result: Result) -> int:
-        return result.last_id if result.touched else 0
-
-    def unlocked(self, namespace: str, names: Sequence[str]) -> Statement:
-        sql = self.UNLOCKED if self._skips else self.UNLOCKED.replace("FOR UPDATE SKIP LOCKED", "")
-        return self._about_names(sql, namespace, names)
-
-    def _about_names(self, sql: str, namespace: str, names: Sequence[str]) -> Statement:
+    def about(self, sql: str, namespace: str, names: Sequence[str]) -> Statement:
+        if not self._skips:
+            sql = sql.replace("FOR UPDATE SKIP LOCKED", "")
         values: dict[str, Any] = {f"n{at}": hexed(name) for at, name in enumerate(names)}
         places = ", ".join(f"UNHEX(%({key})s)" for key in values)
         values["namespace"] = hexed(namespace)

@@ -13,9 +13,9 @@ from pymysql.constants import CLIENT, CR
 from ...core import clock
 from ...core.protocol import Busy
 from ...errors import StoreError
-from ..sql.dialect import Hint, Result, Statement
 from ..sql.opening import unless_cancelled
-from ..sql.session import Broken, Session
+from ..sql.requests import Broken, Hint, Result, Statement
+from ..sql.session import Session
 from ..sql.tasks import AsyncSqlPool, SqlTasks, carry_out
 from ..sql.url import SqlAddress
 from . import GIVE_UP_WITHIN, arguments, composed, ending, failure, refusal
@@ -124,7 +124,7 @@ def make(session: Session, place: SqlAddress) -> SqlTasks:
         return AsyncMySQLListener(session, open) if place.push else None
 
     def threads() -> Any:
-        return make_threads(Session(session.dialect, session.namespace), place)
+        return make_threads(session, place)
 
     return SqlTasks(session, AsyncSqlPool(open, place.pool_size), listener, threads)
 

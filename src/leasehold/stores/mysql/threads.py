@@ -13,8 +13,8 @@ from pymysql.cursors import Cursor
 from ...core import clock
 from ...errors import StoreError
 from ...runtime.ready import readable
-from ..sql.dialect import Hint, Result, Statement
-from ..sql.session import Broken, Session
+from ..sql.requests import Broken, Hint, Result, Statement
+from ..sql.session import Session
 from ..sql.threads import SqlPool, SqlThreads, carry_out
 from ..sql.url import SqlAddress
 from . import GIVE_UP_WITHIN, arguments, compat, composed, ending, failure, refusal

@@ -27,23 +27,24 @@ def open_url(url: str, namespace: str) -> Opened:
 
     place = read_url(url)
     conninfo = _conninfo(url)
-    store = SqlStore("postgresql")
     if wrong := _what_is_wrong(conninfo):
         raise ValueError(f"postgresql: bad store URL: {wrong}")
     if password := conninfo_to_dict(conninfo).get("password"):  # it may be among the options
         place = place._replace(password=str(password))
 
+    session = Session(PostgreSQL(place.table), namespace)
+
     def threads() -> ThreadDriver:
         from .threads import make
 
-        return make(Session(PostgreSQL(place.table), namespace, store.waiters), conninfo, place)
+        return make(session, conninfo, place)
 
     def tasks() -> TaskDriver:
         from .tasks import make
 
-        return make(Session(PostgreSQL(place.table), namespace, store.waiters), conninfo, place)
+        return make(session, conninfo, place)
 
-    return Opened(store, threads, tasks)
+    return Opened(SqlStore(session), threads, tasks)
 
 
 def _conninfo(url: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from psycopg import errors, pq
 
-from ..sql.dialect import Result, Statement
+from ..sql.requests import Result, Statement
 
 READ, EITHER = 1, 3
 """Until the socket can be read; until it can be read or written."""

@@ -22,7 +22,8 @@ from ...errors import StoreNotReady
 from ...runtime.ready import readable
 from ..sql.dialect import DEFAULT_TABLE
 from ..sql.opening import or_closed, or_closed_by_task
-from ..sql.session import Broken, Session
+from ..sql.requests import Broken
+from ..sql.session import Session
 from ..sql.store import SqlStore
 from ..sql.tasks import SqlTasks, TasksOfALoop
 from ..sql.threads import SqlThreads
@@ -41,15 +42,13 @@ def open_client(pool: Any, namespace: str) -> Opened:
     if not isinstance(pool, (ConnectionPool, AsyncConnectionPool)):
         kind = type(pool).__name__
         raise TypeError(f"connect() takes a ConnectionPool or an AsyncConnectionPool of psycopg_pool, not {kind}")
-    dialect = PostgreSQL(getattr(pool, "leasehold_table", DEFAULT_TABLE))
-    store = SqlStore("postgresql")
+    session = Session(PostgreSQL(getattr(pool, "leasehold_table", DEFAULT_TABLE)), namespace)
 
     def threads() -> ThreadDriver:
         if isinstance(pool, AsyncConnectionPool):
             raise TypeError(
                 "an AsyncConnectionPool is for leasehold.aio.connect(); leasehold.connect() takes a ConnectionPool"
             )
-        session = Session(dialect, namespace, store.waiters)
         return SqlThreads(
             session, Lender(pool, session), lambda session: PostgreSQLListener(session, opener(pool, session))
         )
@@ -59,10 +58,9 @@ def open_client(pool: Any, namespace: str) -> Opened:
             raise TypeError(
                 "a ConnectionPool is for leasehold.connect(); leasehold.aio.connect() takes an AsyncConnectionPool"
             )
-        session = Session(dialect, namespace, store.waiters)
         return _tasks(pool, session)
 
-    return Opened(store, threads, tasks)
+    return Opened(SqlStore(session), threads, tasks)
 
 
 def _tasks(pool: AsyncConnectionPool[Any], session: Session) -> SqlTasks:

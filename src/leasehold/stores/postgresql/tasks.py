@@ -12,9 +12,9 @@ import psycopg
 from ...core import clock
 from ...core.protocol import Busy
 from ...errors import StoreError
-from ..sql.dialect import Result, Statement
 from ..sql.opening import unless_cancelled
-from ..sql.session import Broken, NoPush, Session
+from ..sql.requests import Broken, NoPush, Result, Statement
+from ..sql.session import Session
 from ..sql.tasks import AsyncSqlPool, SqlTasks, carry_out
 from ..sql.url import SqlAddress
 from .libpq import READ, LibpqConnection
@@ -152,7 +152,7 @@ def make(session: Session, conninfo: str, place: SqlAddress) -> SqlTasks:
         return AsyncPostgreSQLListener(session, open) if place.push else None
 
     def threads() -> Any:
-        return make_threads(Session(session.dialect, session.namespace), conninfo, place)
+        return make_threads(session, conninfo, place)
 
     return SqlTasks(session, AsyncSqlPool(open, place.pool_size), listener, threads)
 

@@ -15,8 +15,8 @@ from ...core import clock
 from ...core.protocol import Busy
 from ...errors import StoreError
 from ...runtime.ready import readable
-from ..sql.dialect import Result, Statement
-from ..sql.session import Broken, NoPush, Refused, Session, no_connection
+from ..sql.requests import Broken, NoPush, Refused, Result, Statement
+from ..sql.session import Session, no_connection
 from ..sql.threads import SqlPool, SqlThreads, carry_out
 from ..sql.url import SqlAddress, without
 from .libpq import READ, LibpqConnection

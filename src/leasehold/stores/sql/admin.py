@@ -13,8 +13,9 @@ from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
 from ..mysql.listener import SLEEPING
 from ..mysql.sql import MySQL
 from ..urls import find
-from .dialect import Dialect, Statement
-from .session import Broken, Refused, broken
+from .dialect import Dialect
+from .requests import Broken, Refused, Statement
+from .session import broken
 from .threads import SqlThreads, carry_out
 
 LIMIT = 10.0

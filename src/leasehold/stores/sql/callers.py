@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
 from typing import Any
 
-from .dialect import Result, Statement
+from .requests import Result, Statement
 
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 

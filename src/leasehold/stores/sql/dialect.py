@@ -1,58 +1,21 @@
-"""From a store's request to a statement, and from its result to the answer. Pure; PostgreSQL and MySQL fill it in.
+"""What differs from one server to the next: its statements, how their results are read, what its errors mean. Pure.
 
-Statements have ``%(name)s`` placeholders and no other percent signs. Each is complete in itself and runs in autocommit.
+Each statement is complete in itself and runs in autocommit.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from ...core.protocol import Renewal
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ..common import forms
-from ..common.entries import Page, Read, ReadNote, Row, WriteNote
-from .rows import ALL_COLUMNS, COLUMNS, FORMAT, NOTE, columns_of, state_of, waiter_of
-from .store import (
-    Accept,
-    Accepted,
-    CanHold,
-    Exchange,
-    ExchangeAll,
-    Extend,
-    Extended,
-    Free,
-    Leftovers,
-    Mend,
-    Purge,
-    ReadAll,
-    Take,
-    TakeOrJoin,
-    Unlocked,
-)
+from .requests import Result, Statement
+from .rows import ALL_COLUMNS, COLUMNS, NOTE
 
 DEFAULT_TABLE = "leasehold"
-_SESSION = re.compile(r"[0-9a-f]{24}")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}(\.[A-Za-z_][A-Za-z0-9_]{0,47})?", re.ASCII)
-
-
-class Result(NamedTuple):
-    """What a statement gave: its rows, how many it touched, and LAST_INSERT_ID where there is such a thing."""
-
-    rows: Sequence[Sequence[Any]]
-    touched: int
-    last_id: int = 0
-
-
-class Statement(NamedTuple):
-    sql: str
-    values: Mapping[str, Any]
-
-
-class Hint(Statement):
-    """A statement whose result does not matter: after so many seconds its answer is no longer waited for."""
-
-    within = 0.2
 
 
 def check_table(table: str) -> str:
@@ -95,7 +58,7 @@ class Dialect:
     AGAIN: Collection[Any]
     """Error codes of statements that have done nothing and can be sent again at once."""
     UNDONE: Collection[Any]
-    """Error codes by which an ExchangeAll undoes itself: one of its rows has changed meanwhile. Any other statement
+    """Error codes by which EXCHANGE_ALL undoes itself: one of its rows has changed meanwhile. Any other statement
     meets them in a damaged row only, where a number is too large to go on from: it has done nothing."""
     WRONG: Collection[Any]
     """Error codes that say: the table is not as we need it."""
@@ -113,8 +76,12 @@ class Dialect:
         self.table = check_table(table)
         quote = self.quote
         self.quoted = ".".join(f"{quote}{part}{quote}" for part in self.table.split("."))
+        for name in dir(type(self)):  # the statements, for this table
+            if name.isupper() and isinstance(sql := getattr(self, name), str):
+                setattr(self, name, sql.replace("{table}", self.quoted))
 
     quote: str
+    SCHEMA: str
     CLOCK: str
     """Asks for the server's clock."""
 
@@ -152,18 +119,14 @@ class Dialect:
             raise self.wrong_table(f"it has no column {', '.join(sorted(missing))}")
         return (self.ADD_NOTE,) if missing else ()
 
-    # Requests.
+    # Its statements. Those with a table's name in them are made once, for this table.
 
-    def statement(
-        self, request: Any, namespace: str, session: str, until: int, patience: float | None = None
-    ) -> Statement:
-        """``until``, by the server's clock: when the caller gives up. What is done later grants nothing.
-
-        ``patience``: for how many seconds to wait for a row that is locked, if less than until then."""
-        statement = self._statement(request, namespace, session)
-        if "%(until)s" in statement.sql:
-            return Statement(statement.sql, {**statement.values, "until": until})
-        return statement
+    def timed(self, statement: Statement, until: int, patience: float | None) -> Statement:
+        """The statement as it is sent. ``until``, by the server's clock: when the caller gives up. What is done later
+        grants nothing. ``patience``: for how many seconds to wait for a row that is locked, if less than until then."""
+        if "%(until)s" not in statement.sql:
+            return statement
+        return Statement(statement.sql, {**statement.values, "until": until})
 
     def probe(self, namespace: str, names: Sequence[str]) -> Statement | None:
         """What fails if one of these rows is locked, where something else may be in the way of a statement."""
@@ -173,139 +136,24 @@ class Dialect:
         """Whether a statement cannot be kept from waiting longer than that for a row."""
         return False
 
-    def _statement(self, request: Any, namespace: str, session: str) -> Statement:
-        match request:
-            case Take(name, ask) | TakeOrJoin(name, ask):
-                values = self.key(namespace, name)
-                values["attempt"], values["session"], values["owner"] = ask.attempt, session, ask.owner
-                values["kind"], values["data"], values["ttl"] = ask.kind, ask.data, ask.ttl
-                if isinstance(request, Take):
-                    return Statement(self.TAKE, values)
-                values["waiter"] = waiter_of(ask, session)
-                return Statement(self.TAKE_OR_JOIN, values)
-            case Accept(name, attempt, ttl):
-                return Statement(self.ACCEPT, {**self.key(namespace, name), "attempt": attempt, "ttl": ttl})
-            case Free(name, attempt, token):
-                values = self.key(namespace, name)
-                values["attempt"], values["token"] = attempt, token
-                return Statement(self.FREE, values)
-            case Read(name):
-                return Statement(self.READ, self.key(namespace, name))
-            case Exchange(name, version, token, state, rings):
-                values = self.key(namespace, name)
-                values.update(columns_of(token, state))
-                if not version:
-                    return Statement(self.INSERT, values)
-                others = [ring for ring in rings if _SESSION.fullmatch(ring[0]) and ring[0] != session]
-                return self.exchange({**values, "version": version}, others)
-            case ReadAll(names):
-                return self.read_all(namespace, names)
-            case ExchangeAll(exchanges):
-                return self.exchange_all(namespace, [_row_of(each) for each in exchanges])
-            case Extend(batch):
-                return self.extend(namespace, batch)
-            case Unlocked(names):
-                return self.unlocked(namespace, names)
-            case Page(prefix, after, most):
-                return self.page(namespace, prefix, after, most)
-            case ReadNote(name):
-                return Statement(self.READ_NOTE, self.key(namespace, name))
-            case WriteNote(name, version, text):
-                return Statement(self.WRITE_NOTE, {**self.key(namespace, name), "version": version, "note": text})
-            case CanHold(name):
-                return Statement(self.CAN_HOLD, self.key(namespace, name))
-            case Mend(name):
-                return Statement(self.MEND, self.key(namespace, name))
-            case Purge():
-                return Statement(self.PURGE, {})
-            case Leftovers():
-                return Statement(self.LEFTOVERS, self.key(namespace, ""))
-        raise TypeError(request)
-
-    def answer(self, request: Any, result: Result, session: str) -> Any:
-        match request:
-            case Take():
-                return self.taken(result)
-            case TakeOrJoin(name, ask):
-                return self.taken_or_joined(name, ask.attempt, result, session)
-            case Accept():
-                return Accepted(*self.accepted(result))
-            case Free() | WriteNote() | Mend():
-                return result.touched > 0
-            case ReadNote(name):
-                for format, note in result.rows:
-                    self.check_format(name, format)
-                    return note
-                return None
-            case Read(name):
-                now, *found = result.rows[0]
-                return self.readable(name, now, found, session)
-            case Exchange(_, version):
-                if not version:
-                    return self.inserted(result)
-                return version + 1 if result.touched > 0 else 0
-            case ReadAll(names):
-                there = {self.text(name): found for name, _, *found in result.rows if name is not None}
-                now = result.rows[0][1]
-                return [self.row(name, now, there.get(name, (None, 0)), session) for name in names]
-            case ExchangeAll():
-                return result.touched > 0
-            case Extend(batch):
-                return Extended(self.extended(batch, result), self.extended_at(result))
-            case Unlocked():
-                return {self.text(name) for (name,) in result.rows}
-            case Page():
-                return [self.row(self.text(name), now, found, session) for name, now, *found in result.rows]
-            case CanHold():
-                return all(free for (free,) in result.rows)
-            case Purge():
-                return result.touched
-            case Leftovers():
-                return [self.text(name) for (name,) in result.rows]
-        raise TypeError(request)
-
-    def readable(self, name: str, now: int, found: Sequence[Any], session: str) -> Row:
-        """The row, or its fault as an error."""
-        row = self.row(name, now, found, session)
-        if row.fault is not None:
-            raise row.fault
-        return row
-
-    def row(self, name: str, now: int, found: Sequence[Any], session: str) -> Row:
-        """A record as read; with its fault, when it is not what leasehold writes."""
-        format, version, *columns = found
-        if format is None:
-            return Row(name, 0, 0, [], now, now, session)
-        try:
-            self.check_format(name, format)
-            forms.number(version, "version", 1, forms.MOST - 1)
-            token, state = state_of(tuple(columns))
-        except forms.Damaged as error:
-            return Row(name, 0, 0, [], now, now, session, fault=forms.damaged(name, error, self.table))
-        except StoreNotReady as error:
-            return Row(name, 0, 0, [], now, now, session, fault=error)
-        return Row(name, version, token, state, now, now, session)
-
-    def check_format(self, name: str, format: int) -> None:
-        if format > FORMAT:
-            raise StoreNotReady(
-                f"the record of {name!r} in {self.table} was written by a newer leasehold (format {format}, this "
-                f"version knows {FORMAT}): upgrade leasehold"
-            )
-
-    # Said by each flavour.
-
     TAKE: str
     TAKE_OR_JOIN: str
     ACCEPT: str
-    READ_NOTE: str
-    WRITE_NOTE: str
     FREE: str
     READ: str
     INSERT: str
+    UPDATE: str
+    READ_NOTE: str
+    WRITE_NOTE: str
+    MEND: str
+    READ_ALL: str
+    """Gives the rows of these names, with the clock; a row without a name where there are none."""
+    EXCHANGE_ALL: str
+    EXTEND: str
+    UNLOCKED: str
+    PAGE: str
     PURGE: str
     LEFTOVERS: str
-    MEND: str
 
     def key(self, namespace: str, name: str) -> dict[str, Any]:
         raise NotImplementedError
@@ -313,43 +161,40 @@ class Dialect:
     def text(self, name: Any) -> str:
         raise NotImplementedError
 
-    def taken(self, result: Result) -> int:
+    def about(self, sql: str, namespace: str, names: Sequence[str]) -> Statement:
+        """A statement about several names."""
         raise NotImplementedError
 
-    def taken_or_joined(self, name: str, attempt: str, result: Result, session: str) -> int | Row:
-        """The token, or the row where that is known to have the attempt in its queue now; else 0."""
+    def taken(self, result: Result) -> int:
+        """What TAKE and HOLD have granted: the token or 0. Of INSERT, the version or 0."""
+        raise NotImplementedError
+
+    def taken_or_joined(self, attempt: str, result: Result) -> int | Sequence[Any]:
+        """The token; or the clock and the row, where that is known to have the attempt in its queue now; else 0."""
         return self.taken(result)
 
     def accepted(self, result: Result) -> tuple[int, bool]:
         """The token or 0, and whether others wait too."""
         raise NotImplementedError
 
-    def inserted(self, result: Result) -> int:
-        raise NotImplementedError
-
     def exchange(self, values: dict[str, Any], rings: Sequence[tuple[str, str]]) -> Statement:
-        raise NotImplementedError
+        """Writes a row, and notifies, where a statement can."""
+        return Statement(self.UPDATE, values)
 
-    def read_all(self, namespace: str, names: Sequence[str]) -> Statement:
-        """Asks for the rows of these names, with the clock; for a row without a name where there are none."""
-        raise NotImplementedError
+    def without_notify(self, statement: Statement) -> Statement | None:
+        """The same exchange without its notifications, to send when the server refused it. None: it had none."""
+        return None
 
     def exchange_all(self, namespace: str, rows: Sequence[Mapping[str, Any]]) -> Statement:
         """Writes all of these rows, in this order, or fails with one of ``UNDONE``."""
         raise NotImplementedError
 
-    def extend(self, namespace: str, batch: Sequence[Any]) -> Statement:
+    def extend(self, namespace: str, batch: Sequence[Renewal]) -> Statement:
         raise NotImplementedError
 
-    def extended(self, batch: Sequence[Any], result: Result) -> Collection[Sequence[Any]]:
-        """The name, attempt and token of each that is known to be renewed by this alone."""
-        raise NotImplementedError
-
-    def extended_at(self, result: Result) -> int:
-        """The server's time at which it renewed any, where :meth:`extended` may leave out some of them; else 0."""
-        return 0
-
-    def unlocked(self, namespace: str, names: Sequence[str]) -> Statement:
+    def extended(self, batch: Sequence[Renewal], result: Result) -> tuple[Collection[Sequence[Any]], int]:
+        """The name, attempt and token of each that is known to be renewed by this alone; and the server's time at which
+        it renewed any, where these may not be all, else 0."""
         raise NotImplementedError
 
     def page(self, namespace: str, prefix: str, after: str, most: int) -> Statement:
@@ -367,14 +212,9 @@ class Dialect:
     UNDOES = False
     """Whether rolling back to a savepoint frees row locks taken after it, and a read fixes no older snapshot."""
 
-    def hold(self, values: dict[str, Any]) -> Statement:
-        """Take a free name for as long as the transaction lasts: its row is locked, and free again when that ends.
-        If the name is not free, the row is locked all the same."""
-        raise NotImplementedError
-
-    def without_notify(self, statement: Statement) -> Statement | None:
-        """The same exchange without its notifications, to send when the server refused it. None: it had none."""
-        return None
+    HOLD: str
+    """Takes a free name for as long as the transaction lasts: its row is locked, and free again when that ends. If the
+    name is not free, the row is locked all the same."""
 
     # Waking other sessions, where an exchange does not notify them itself.
 
@@ -436,11 +276,6 @@ class Dialect:
         if code in self.DENIED:
             return StoreNotReady(f"this user lacks a privilege: {message}; it needs {self.grants('…')}")
         return StoreUnavailable(f"the {self.scheme} server reports: {message}")
-
-
-def _row_of(exchange: Exchange) -> dict[str, Any]:
-    """What an ExchangeAll writes for one name; ``version`` is the one that it must have still."""
-    return {"name": exchange.name, "version": exchange.version, **columns_of(exchange.token, exchange.state)}
 
 
 SELECTED = ", ".join(f"l.{column}" for column in COLUMNS)

@@ -13,8 +13,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...core.entry import _encode
-from ...core.protocol import SECOND, Ask
+from ...core.protocol import SECOND
 from ...core.timing import WAITER_TTL
+from ...errors import StoreNotReady
+from ..common import forms
+from ..common.entries import Row
 from ..common.forms import LONGEST, Damaged
 
 FORMAT = 1
@@ -33,13 +36,32 @@ NOTE = "note"
 """A column that the first tables had not."""
 ALL_COLUMNS = (*COLUMNS, "namespace", "name", "expires_day", "created", "updated", NOTE)
 
-# A waiter is put at the end of the queue by a statement, which knows more of the row than whoever sends it: the text of
-# ``more`` begins with LOCK, and ends with NOBODY, or with a waiter and CLOSED. A waiter is :func:`waiter_of`, the
-# time at which its place expires, and WAITER.
-LOCK = '["lock",1,'
-NOBODY, CLOSED = "[]]", "]]"
-WAITER = ",0,0,0]"
 PLACE = int(WAITER_TTL * SECOND)
+"""How long the place lasts of a waiter that joins the queue."""
+
+
+def row_of(name: str, now: int, found: Sequence[Any], session: str, table: str) -> Row:
+    """A record as read, ``found`` being ``COLUMNS``; with its fault, when it is not what leasehold writes."""
+    format, version, *columns = found
+    if format is None:
+        return Row(name, 0, 0, [], now, now, session)
+    try:
+        check_format(name, format, table)
+        forms.number(version, "version", 1, forms.MOST - 1)
+        token, state = state_of(tuple(columns))
+    except forms.Damaged as error:
+        return Row(name, 0, 0, [], now, now, session, fault=forms.damaged(name, error, table))
+    except StoreNotReady as error:
+        return Row(name, 0, 0, [], now, now, session, fault=error)
+    return Row(name, version, token, state, now, now, session)
+
+
+def check_format(name: str, format: int, table: str) -> None:
+    if format > FORMAT:
+        raise StoreNotReady(
+            f"the record of {name!r} in {table} was written by a newer leasehold (format {format}, this "
+            f"version knows {FORMAT}): upgrade leasehold"
+        )
 
 
 def state_of(columns: tuple[Any, ...]) -> tuple[int, Sequence[Any]]:
@@ -77,12 +99,6 @@ def called_by(more: str | None) -> tuple[list[str], list[str]]:
     except (Damaged, TypeError, LookupError):
         return [], []
     return found
-
-
-def waiter_of(ask: Ask, session: str) -> str:
-    """The beginning of a waiter's entry in ``more``, up to the time at which its place expires."""
-    who = (ask.attempt, ask.owner, ask.kind, ask.data, session, ask.weight, ask.ttl, ask.rest)
-    return _encode(who)[:-1] + ","
 
 
 def columns_of(last: int, entry: Sequence[Any]) -> dict[str, Any]:

@@ -1,30 +1,26 @@
-"""What the SQL drivers for threads and for asyncio share: everything but the waiting.
-
-A driver runs :meth:`Session.statements`, which turns the requests of a store operation into statements (and back), and
-knows what to do about errors of the server: send it again, make the table, or give up with the right words.
+"""What one ``Locks`` knows of its server, and how it asks: with a limit in time, again where that is safe, and with
+the right words where it fails.
 """
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Generator, Sequence
+import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...core import clock
 from ...core.log import WARNING, log
-from ...core.protocol import SECOND, Steps, T
-from ...errors import StoreError, StoreUnavailable
-from ..common.entries import Read
-from .dialect import Dialect, OnlyReads, Result, Statement
-from .store import Exchange, ExchangeAll, IsLocked, Locked, Pause, Unsent
+from ...core.protocol import SECOND, Steps
+from ...errors import StoreUnavailable
+from .dialect import Dialect, OnlyReads
+from .requests import Broken, Full, Pause, Refused, Result, Statement, Turn, Unsent
 from .waiting import Waiters
 
-Work: TypeAlias = Generator["Statement | Pause", Any, T]
-"""Yields statements, and is sent their results; or pauses."""
-
+_ADDRESS = re.compile(r"[0-9a-f]{24}")
 POOL_SIZE = 4
 FIND_TRIES = 10
 """How often to check whether a listener that is awake sleeps again."""
@@ -49,20 +45,13 @@ def once_it_has_its_turn(ends: float, limit: float) -> float:
     return max(ends, clock.now() + min(limit, AT_LEAST))
 
 
-class Refused(Exception):
-    """The server has answered a statement with an error; the connection is as good as before."""
-
-    def __init__(self, code: Any, message: str) -> None:
-        super().__init__(message)
-        self.code = code
+def for_the_server(ends: float) -> float:
+    """When the server gives up, for a call that ends then."""
+    return ends - min(GRACE, (ends - clock.now()) / 10)
 
 
-class Broken(Exception):
-    """The connection is lost, or its answer did not come in time: the outcome is unknown."""
-
-
-class Full(Broken):
-    """The server refuses another connection, because it has too many, in all or of this user."""
+class Locked(StoreUnavailable):
+    """Somebody's transaction has locked a row that an acquire wants, and its statement has done nothing."""
 
 
 class PoolTimeout(StoreUnavailable):
@@ -79,25 +68,13 @@ def no_connection(dialect: Dialect, code: Any, message: str) -> Exception:
     return dialect.turned_away(code, message) or (Full if dialect.is_full(code, message) else Broken)(message)
 
 
-class Finished(Exception):
-    """The operation is done, but its connection broke when a wake-up was sent on it."""
-
-    def __init__(self, result: Any) -> None:
-        super().__init__()
-        self.result = result
-
-
-class NoPush(Broken):
-    """The connection works, but no wake-up arrives on it: a pooler or a cluster is in between."""
-
-
 class Session:
-    """What one driver knows: its dialect, its namespace, its address, and whom to notify of wake-ups."""
+    """Its dialect, its namespace, its address, its waiters, and what it has learned of the server."""
 
-    def __init__(self, dialect: Dialect, namespace: str, waiters: Waiters | None = None) -> None:
+    def __init__(self, dialect: Dialect, namespace: str) -> None:
         self.dialect = dialect
         self.namespace = namespace
-        self.waiters = Waiters() if waiters is None else waiters
+        self.waiters = Waiters()
         self.on_ring: Callable[[str], None] = lambda attempt: None
         self.prepares = True
         """Whether to prepare statements: not where something between us and the server does not keep them."""
@@ -124,68 +101,35 @@ class Session:
         """Whether waiters can rely on wake-ups, given whether the listener is up."""
         return up and clock.now() >= self.waiters.distrusted_until
 
-    def statements(self, request: Any, steps: Steps[T], ends: float) -> Work[T]:
-        """A store operation as statements that grant nothing after local time ``ends``, however late they arrive.
+    def is_another(self, session: str) -> bool:
+        """Whether a wake-up for that address is for another process."""
+        return session != self.address and _ADDRESS.fullmatch(session) is not None
 
-        ``request`` is what the steps have asked for first."""
-        left = ends - clock.now()
-        ends -= min(GRACE, left / 10)
-        cut = False
-        try:
-            while True:
-                try:
-                    answer = yield from self._answer(request, ends)
-                except StoreError as error:
-                    request = steps.throw(error)
-                    continue
-                swapped = request if answer and isinstance(request, Exchange) and request.rings else None
-                try:
-                    request = steps.send(answer)
-                finally:
-                    # After the answer was stored: the waiters of this process that it wakes find it there.
-                    if swapped is not None:
-                        cut = not (yield from self._ring(swapped))
-        except StopIteration as stop:
-            value: T = stop.value
-            if cut:
-                raise Finished(value) from None
-            return value
-        finally:
-            steps.close()
+    def ask(self, statement: Statement, turn: Turn, waits: bool | None = None) -> Steps[Result]:
+        """Send a statement, which grants nothing if it is carried out after its caller has given up. Raises StoreError,
+        Broken.
 
-    def _answer(self, request: Any, ends: float) -> Work[Any]:
-        """What a request of the store is answered. Raises StoreError, Broken."""
-        if isinstance(request, Pause):
-            yield request
-            return None
-        if isinstance(request, IsLocked):
-            return (yield from self._is_locked([request.name]))
+        ``waits``: whether to wait for a locked row, for a while, or hardly; it then raises Locked. None: it does not
+        matter, as long as there is time."""
+        ends: float = yield turn
         until = self._by_the_server(ends) or (yield from self._ask_the_time(ends))
-        patience = patience_of(request, ends)
-        statement = self.dialect.statement(request, self.namespace, self.address, until, patience)
-        if patience is not None and clock.now() < self._probe_until and self.dialect.waits_longer(patience):
-            yield from self._probe_first(request)
+        patience = patience_of(waits, ends)
+        probes = patience is not None and clock.now() < self._probe_until and self.dialect.waits_longer(patience)
+        if probes and (yield from self.is_locked(turn.names)):  # the statement would wait long before it says so
+            raise Locked("the row is locked by another transaction")
+        statement = self.dialect.timed(statement, until, patience)
         try:
-            result = yield statement
+            result: Result = yield statement
         except Refused as refused:
             result = yield from self._again(statement, refused, patience is not None)
         except Broken:
             if patience is not None:
                 self._probe_until = clock.now() + PROBE_FOR  # it may have been a locked row
             raise
-        answer = self.dialect.answer(request, result, self.address)
-        if isinstance(request, Read):
-            self._clock = clock.now(), answer.now
-        return answer
+        return result
 
-    def _probe_first(self, request: Any) -> Work[None]:
-        """Raises Locked, instead of sending what would wait long before it says so."""
-        names = [each.name for each in request.exchanges] if isinstance(request, ExchangeAll) else [request.name]
-        if (yield from self._is_locked(names)):
-            raise Locked("the row is locked by another transaction")
-
-    def _is_locked(self, names: Sequence[str]) -> Work[bool | None]:
-        """Whether a row of these names is locked. None: the server cannot tell."""
+    def is_locked(self, names: Sequence[str]) -> Steps[bool | None]:
+        """Whether a row of these names is locked, and not just the space beside it. None: the server cannot tell."""
         probe = self.dialect.probe(self.namespace, names)
         if probe is None:
             return None
@@ -194,6 +138,10 @@ class Session:
         except Refused as refused:
             return refused.code in self.dialect.LOCKED
         return False
+
+    def clock_is(self, now: int) -> None:
+        """What the server's clock said, in an answer that has just come."""
+        self._clock = clock.now(), now
 
     def _by_the_server(self, ends: float) -> int:
         """What the server's clock will say, at least, at local time ``ends``; 0 when that is not known."""
@@ -205,20 +153,20 @@ class Session:
         then, said = self._clock
         return said + int((ends - then) * SECOND)
 
-    def _ask_the_time(self, ends: float) -> Work[int]:
+    def _ask_the_time(self, ends: float) -> Steps[int]:
         yield from self._read_clock(Statement(self.dialect.CLOCK, {}))
         return self._by_the_server(ends)
 
-    def _read_clock(self, statement: Statement) -> Work[Result]:
+    def _read_clock(self, statement: Statement) -> Steps[Result]:
         """Send a statement whose answer begins with the server's clock."""
         try:
             result: Result = yield statement
         except Refused as refused:
             result = yield from self._again(statement, refused)
-        self._clock = clock.now(), int(result.rows[0][0])
+        self.clock_is(int(result.rows[0][0]))
         return result
 
-    def check(self) -> Work[None]:
+    def check(self) -> Steps[None]:
         """Check the server and the table of a new connection; create the table if it is missing."""
         result = yield from self._read_clock(self.dialect.check())
         try:
@@ -231,7 +179,7 @@ class Session:
         yield from self.create(lacking)
         self._passed = True
 
-    def create(self, lacking: Sequence[str]) -> Work[None]:
+    def create(self, lacking: Sequence[str]) -> Steps[None]:
         """Make the table, or what it lacks, where that is not there yet."""
         for sql in lacking:
             try:
@@ -242,7 +190,7 @@ class Session:
                 if refused.code not in self.dialect.CREATED:
                     raise self.dialect.error(refused.code, str(refused)) from refused
 
-    def _again(self, statement: Statement, refused: Refused, impatient: bool = False) -> Work[Result]:
+    def _again(self, statement: Statement, refused: Refused, impatient: bool = False) -> Steps[Result]:
         """After a refusal: send the statement again, create the table first, leave out the wake-ups, or raise."""
         unheard: Refused | None = None
         for tries in count(1):
@@ -281,22 +229,20 @@ class Session:
             message = "the server refuses NOTIFY, waiters poll: %s"
             log(WARNING, message, refused, event="push_refused")
 
-    def _ring(self, request: Exchange) -> Work[bool]:
-        """Send the wake-ups of a swap that is done. They are hints, so a failure is no error: False if the connection
-        broke."""
-        for session, attempt in request.rings:
+    def ring(self, rings: Sequence[tuple[str, str]]) -> Steps[None]:
+        """Send the wake-ups of a swap that is done, where the swap has not. They are hints: a failure is no error."""
+        for session, attempt in rings:
             if session == self.address:
                 self.rung(attempt)
-        for session in dict.fromkeys(session for session, _ in request.rings if session and session != self.address):
+        for session in dict.fromkeys(session for session, _ in rings if self.is_another(session)):
             try:
                 yield from self.wake(session)
             except Refused:
                 pass  # it no longer listens, or this user may not wake it: it will check by itself
             except Broken:
-                return False
-        return True
+                return  # the driver has noticed
 
-    def wake(self, session: str) -> Work[None]:
+    def wake(self, session: str) -> Steps[None]:
         """Wake a session, where an exchange has not notified it. One that is awake is woken once it sleeps again."""
         ring = self.dialect.wake_sleeping(session)
         if ring is not None:
@@ -315,9 +261,8 @@ class Session:
             yield Pause(0.005)
 
 
-def patience_of(request: Any, ends: float) -> float | None:
-    """For how long a request waits for a row that is locked; None: as long as there is time. Some is left after it."""
-    waits = getattr(request, "waits", None)
+def patience_of(waits: bool | None, ends: float) -> float | None:
+    """For how long a statement waits for a locked row; None: as long as there is time. Some time is left after it."""
     if waits is None:
         return None
     left = ends - clock.now()

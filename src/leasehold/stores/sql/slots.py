@@ -16,10 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from ...core import clock
 from ..common.turns import Queue, Turn
-from .store import Accept, Extend, Free, ReadAllOurs, ReadOurs, Unlocked
+from .requests import ASK, GIVE, RENEW
 
-RENEW, GIVE, ASK = 0, 1, 2
-"""Ranks: what keeps leases; what claims and releases them; whatever asks for more, or only wants to know."""
 CHECK_AFTER = {RENEW: 0.1, GIVE: 0.1, ASK: 0.5}
 """Seconds after which a waiting thread checks by itself: a thread that was interrupted may have woken nobody."""
 RESERVED = 1
@@ -28,13 +26,6 @@ FULL = 1.0
 """For how long no further connection is tried after the server refused one and there were others."""
 
 C = TypeVar("C")
-
-
-def rank(request: Any) -> int:
-    """By what an operation asks for first."""
-    if isinstance(request, (Extend, Unlocked)):
-        return RENEW
-    return GIVE if isinstance(request, (Accept, Free, ReadAllOurs, ReadOurs)) else ASK
 
 
 class Slot(Generic[C]):

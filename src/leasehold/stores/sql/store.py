@@ -14,14 +14,17 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...core import clock
 from ...core.entry import HELD, Entry
 from ...core.protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
-from ..common.entries import EntryStore, Read, Row
-from .waiting import Waiter, Waiters
+from ..common.entries import EntryStore, Row
+from .requests import GIVE, Pause, Unsent
+from .session import Locked, Session
+from .table import Table
+from .waiting import Waiter
 
 TIDY_BATCHES = 10
 """Of 1,000 dead rows each, at most, in one call."""
@@ -36,160 +39,16 @@ CHECK_LOCKS_FOR = 60.0
 """For how long, after a renewal without an answer, the next ones first ask which rows are locked."""
 
 
-# Requests beside those of ``entries`` that a SQL driver answers.
-
-
-class Take(NamedTuple):
-    """Take a free lock without waiters. Answered with the token, or 0.
-
-    ``waits``, here and below: whether for a row that is locked, for a while, rather than hardly. Raises Locked."""
-
-    name: str
-    ask: Ask
-    waits: bool = True
-
-
-class TakeOrJoin(NamedTuple):
-    """The same; or join the queue, behind the holder and the other waiters. Answered with the token; with the Row if
-    it has joined, where the server returns it; else with 0."""
-
-    name: str
-    ask: Ask
-    waits: bool = True
-
-
-class Accept(NamedTuple):
-    """Take what a release has granted to the attempt meanwhile. Answered with Accepted."""
-
-    name: str
-    attempt: str
-    ttl: int
-    waits: bool = True
-
-
-class Accepted(NamedTuple):
-    """``token`` is 0 where nothing was granted. ``crowded``: others wait too, so Free would not apply."""
-
-    token: int
-    crowded: bool
-
-
-class ReadOurs(Read):
-    """As Read, of a row in which an attempt of ours holds or waits. It is served before calls that ask for a lease."""
-
-    __slots__ = ()
-
-
-class Free(NamedTuple):
-    """Release a name without waiters. Answered with whether it was released."""
-
-    name: str
-    attempt: str
-    token: int
-
-
-class Extend(NamedTuple):
-    """Renew a batch of plain leases. Answered with Extended."""
-
-    batch: Sequence[Renewal]
-
-
-class Extended(NamedTuple):
-    """What is known to be renewed, as (name, attempt, token), and when that was by the server's clock.
-
-    Where the server returns only how many it renewed, ``done`` is all or none. ``at`` is 0 where it is not known."""
-
-    done: Collection[Any]
-    at: int
-
-
-class Unlocked(NamedTuple):
-    """Answered with those of these names whose rows are not locked, at once."""
-
-    names: Sequence[str]
-
-
-class IsLocked(NamedTuple):
-    """Answered with whether the row itself is locked, and not just the space beside it; None where the server cannot
-    tell the two apart."""
-
-    name: str
-
-
-class Exchange(NamedTuple):
-    """Store token and state if the version is unchanged, and send the wake-ups. Answered with the new version, or 0.
-
-    ``waits`` is None where it is not for an acquire: then it waits as long as there is time."""
-
-    name: str
-    version: int
-    token: int
-    state: Sequence[Any]
-    rings: Sequence[tuple[str, str]]
-    waits: bool | None = None
-
-
-class ReadAll(NamedTuple):
-    """Answered with the Row of each of these names."""
-
-    names: Sequence[str]
-
-
-class ReadAllOurs(ReadAll):
-    """As ReadAll, as ReadOurs is to Read."""
-
-    __slots__ = ()
-
-
-class ExchangeAll(NamedTuple):
-    """All of these exchanges, which wake nobody, or none of them. Answered with whether they were done."""
-
-    exchanges: Sequence[Exchange]
-    waits: bool = True
-
-
-class CanHold(NamedTuple):
-    """Answered with whether the name is free for a transaction to hold. Locks nothing."""
-
-    name: str
-
-
-class Purge(NamedTuple):
-    """Delete some rows that have been dead for a day. Answered with how many."""
-
-
-class Leftovers(NamedTuple):
-    """Answered with some names whose rows have expired but still have waiters or further holders."""
-
-
-class Mend(NamedTuple):
-    """Make a damaged record a free one. Answered with whether: not one of a newer format."""
-
-    name: str
-
-
-class Pause(NamedTuple):
-    """Wait a moment."""
-
-    seconds: float
-
-
-class Unsent(Exception):
-    """Thrown into an operation whose first request got no connection: nothing was sent."""
-
-
-class Locked(StoreUnavailable):
-    """Somebody's transaction has locked a row that an acquire wants, and its statement has done nothing."""
-
-
 class SqlStore(EntryStore):
     """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
 
     keeps_places = True
 
-    def __init__(self, scheme: str) -> None:
-        super().__init__(scheme)
-        self.waiters = Waiters()
+    def __init__(self, session: Session) -> None:
+        super().__init__(session.dialect.scheme)
+        self.session = session
+        self.table = Table(session)
+        self.waiters = session.waiters
         self._contended: dict[str, None] = {}
         """Names that others held when they were last asked for: a waiter for one joins its queue in one statement,
         which costs more than one that takes free names alone."""
@@ -204,10 +63,10 @@ class SqlStore(EntryStore):
         try:
             if waiter.called and waiter.place == 0:  # the next waiter is notified when it is granted the name
                 waiter.called = False
-                accepted: Accepted = yield Accept(ask.name, ask.attempt, ask.ttl)
-                if accepted.token:
+                token, crowded = yield from self.table.accept(ask.name, ask.attempt, ask.ttl)
+                if token:
                     self.waiters.forget(ask.attempt)
-                    return Grant(accepted.token, accepted.crowded)
+                    return Grant(token, crowded)
                 waiter.called = True
             return (yield from self._ask(ask, waiter))
         except Locked:
@@ -227,7 +86,7 @@ class SqlStore(EntryStore):
         """The row is locked: by a transaction that holds the name, by one that checks a lease (`in_transaction`), or by
         another. In each case the name is busy. The row may show who holds it."""
         for tries in count(1):
-            row: Row = yield Read(ask.name)
+            row = yield from self.table.read(ask.name)
             entry = self._entry(row)
             reply = entry.acquire(ask, row.session, row.now, row.wall)  # decided on a copy, which is not stored
             if isinstance(reply, Busy):
@@ -237,7 +96,7 @@ class SqlStore(EntryStore):
             if ask.queue or tries > LOCKED_TRIES:
                 break
             yield Pause(MOMENT)
-            locked = yield IsLocked(ask.name)
+            locked = yield from self.session.is_locked([ask.name])
             if locked is None:
                 # A transaction can hold no more than a lock. Where a permit is free, others who ask for one are in the
                 # way, each for the length of a commit.
@@ -265,13 +124,13 @@ class SqlStore(EntryStore):
             if taken and not isinstance(taken, Row):
                 self.waiters.forget(ask.attempt)
                 return Grant(taken)
-            row: Row = taken if isinstance(taken, Row) else (yield Read(ask.name))
+            row = taken if isinstance(taken, Row) else (yield from self.table.read(ask.name))
             entry = self._entry(row)
             placed = any(permit.attempt == ask.attempt for permit in (*entry.holders, *entry.queue))
             if not (notified or waiter.called) and waiter.missed_its_grant(ask.attempt, entry, row.now):
                 self.waiters.distrust_push()
             reply: Reply = entry.acquire(ask, row.session, row.now, row.wall)
-            if not (yield from self._store(row, entry, waits or ask.queue)):
+            if not (yield from self._swap(row, entry, waits or ask.queue)):
                 waiter.called |= notified
                 yield from self._conflict(tries)
                 continue
@@ -283,16 +142,16 @@ class SqlStore(EntryStore):
         raise AssertionError
 
     def _take(self, ask: Ask, waits: bool) -> Steps[int | Row]:
-        """Take the name, or join its queue. Answered as TakeOrJoin is."""
+        """Take the name, or join its queue. Returns what ``Table.take_or_join`` does."""
         contended = self._contended
         if not ask.queue or ask.name not in contended:
-            token: int = yield Take(ask.name, ask, waits)
+            token = yield from self.table.take(ask, waits)
             if token or not ask.queue:
                 return token
             if len(contended) >= CONTENDED:
                 contended.clear()
             contended[ask.name] = None
-        taken: int | Row = yield TakeOrJoin(ask.name, ask, waits)
+        taken = yield from self.table.take_or_join(ask, waits)
         if taken and not isinstance(taken, Row):
             contended.pop(ask.name, None)
         return taken
@@ -302,7 +161,7 @@ class SqlStore(EntryStore):
         for ask in batch:
             attempts.setdefault(ask.name, []).append(ask.attempt)
         answers: dict[str, Busy | None] = {}
-        rows: Sequence[Row] = yield ReadAllOurs(list(attempts))
+        rows = yield from self.table.read_all(list(attempts), GIVE)
         for row in rows:
             waiting = attempts[row.name]
             with suppress(StoreNotReady):  # one bad record does not fail the batch: its waiter gets the error itself
@@ -317,8 +176,8 @@ class SqlStore(EntryStore):
     def acquire_all(self, asks: Sequence[Ask]) -> Steps[Together]:
         refused = 0
         for tries in count():
-            rows: Sequence[Row] = yield ReadAll([ask.name for ask in asks])
-            exchanges, grants = [], []
+            rows = yield from self.table.read_all([ask.name for ask in asks])
+            changes, grants = [], []
             for place, (ask, row) in enumerate(zip(asks, rows, strict=True)):
                 entry = self._entry(row)
                 reply = entry.acquire(ask, row.session, row.now, row.wall)
@@ -327,10 +186,10 @@ class SqlStore(EntryStore):
                 if entry.rings:
                     return None  # a queue has to move up first
                 assert isinstance(reply, Grant)
-                exchanges.append(Exchange(ask.name, row.version, entry.token, entry.state(), ()))
+                changes.append((row, entry))
                 grants.append(reply)
             try:
-                if (yield ExchangeAll(sorted(exchanges), False)):  # by name: all processes lock rows in one order
+                if (yield from self.table.swap_all(changes)):
                     return grants
             except Locked:
                 refused += 1
@@ -344,25 +203,25 @@ class SqlStore(EntryStore):
         if clock.now() < self._check_locks_until:
             return (yield from self._renew_unlocked(batch))
         try:
-            extended: Extended = yield Extend(batch)
+            done, at = yield from self.table.extend(batch)
         except Unsent:
             raise
         except BaseException:  # also when it is not waited for any more: it may have been one row that was locked
             self._check_locks_until = clock.now() + CHECK_LOCKS_FOR
             raise
-        return (yield from self._renewed(batch, extended))
+        return (yield from self._renewed(batch, done, at))
 
-    def _renewed(self, batch: Sequence[Renewal], extended: Extended) -> Steps[Sequence[str | StoreError]]:
+    def _renewed(self, batch: Sequence[Renewal], done: Collection[Any], at: int) -> Steps[Sequence[str | StoreError]]:
         """The outcome of each. One read of all that are not known to be renewed: most of them are, and need no more."""
-        names = list(dict.fromkeys(each.name for each in batch if each[:3] not in extended.done))
+        names = list(dict.fromkeys(each.name for each in batch if each[:3] not in done))
         if not names:
             return [RENEWED] * len(batch)
-        rows: Sequence[Row] = yield ReadAll(names)
+        rows = yield from self.table.read_all(names)
         seen = dict(zip(names, rows, strict=True))
         outcomes: list[str | StoreError] = []
         for each in batch:
             try:
-                if each[:3] in extended.done or (extended.at and self._stands(each, seen[each.name], extended.at)):
+                if each[:3] in done or (at and self._stands(each, seen[each.name], at)):
                     outcomes.append(RENEWED)
                 else:
                     outcomes.append((yield from self._change(each.name, partial(_renew, each), GONE, seen[each.name])))
@@ -386,16 +245,17 @@ class SqlStore(EntryStore):
         for tries in range(3):
             if tries:
                 yield Pause(0.02)  # most are locked for the length of a statement
-            names = yield Unlocked([each.name for each in left])
+            names = yield from self.table.unlocked([each.name for each in left])
             now = [each for each in left if each.name in names]
             if now:
-                outcomes.update(zip(now, (yield from self._renewed(now, (yield Extend(now)))), strict=True))
+                done, at = yield from self.table.extend(now)
+                outcomes.update(zip(now, (yield from self._renewed(now, done, at)), strict=True))
                 left = [each for each in left if each.name not in names]
             if not left:
                 break
         for each in left:
             try:
-                row: Row = yield Read(each.name)
+                row = yield from self.table.read(each.name)
                 outcome = _renew(each, self._entry(row), row)
             except StoreNotReady as error:
                 outcomes[each] = error
@@ -407,7 +267,7 @@ class SqlStore(EntryStore):
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
         crowded = hint  # when it was granted: as a rule it still is
-        if not crowded and (yield Free(name, attempt, token)):
+        if not crowded and (yield from self.table.free(name, attempt, token)):
             return True
         return (yield from super().release(name, attempt, token, None))
 
@@ -419,9 +279,9 @@ class SqlStore(EntryStore):
 
     def tidy(self) -> Steps[None]:
         for _ in range(TIDY_BATCHES):
-            if (yield Purge()) < 1000:
+            if (yield from self.table.purge()) < 1000:
                 break
-        for name in (yield Leftovers()):
+        for name in (yield from self.table.leftovers()):
             with suppress(StoreNotReady):  # one bad record does not keep the others
                 yield from self._change(name, lambda entry, row: entry._expire(row.now, row.wall), None)
 
@@ -429,29 +289,41 @@ class SqlStore(EntryStore):
         try:
             return (yield from super().interrupt(name, force))
         except StoreNotReady:
-            if not force or not (yield Mend(name)):
+            if not force or not (yield from self.table.mend(name)):
                 raise
             return True
 
     def _change(self, name: str, change: Callable[[Entry, Row], T], absent: T, seen: Row | None = None) -> Steps[T]:
         """``seen``: the row, if it was read just now."""
         while True:
-            row: Row = seen or (yield ReadOurs(name))
+            row = seen or (yield from self.table.read(name, GIVE))
             seen = None
             entry = self._entry(row)
             if not row.state:
                 return absent
             result = change(entry, row)
-            if (yield from self._store(row, entry)):
+            if (yield from self._swap(row, entry)):
                 return result
 
-    def _store(self, row: Row, entry: Entry, waits: bool | None = None) -> Steps[int]:
-        """Swap if anything has changed."""
-        state = entry.state()
-        if state == row.state and entry.token == row.token:
-            return row.version or 1
-        version: int = yield Exchange(row.name, row.version, entry.token, state, tuple(entry.rings), waits)
-        return version
+    def _swap(self, row: Row, entry: Entry, waits: bool | None = None) -> Steps[bool]:
+        """Swap if anything has changed. False: another was faster."""
+        if entry.state() == row.state and entry.token == row.token:
+            return True
+        return (yield from self.table.swap(row, entry, waits))
+
+    # What EntryStore asks for.
+
+    def _read(self, name: str) -> Steps[Row]:
+        return self.table.read(name)
+
+    def _page(self, prefix: str, after: str, most: int) -> Steps[Sequence[Row]]:
+        return self.table.page(prefix, after, most)
+
+    def _write_note(self, row: Row, text: str | None) -> Steps[bool]:
+        return self.table.write_note(row, text)
+
+    def read_note(self, name: str) -> Steps[str | None]:
+        return self.table.read_note(name)
 
     def _conflict(self, tries: int) -> Steps[None]:
         """Another process was faster. One of them always succeeds; many succeed sooner when they spread out."""

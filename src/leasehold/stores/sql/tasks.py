@@ -7,30 +7,16 @@ of an answer. Whatever is asked about the same name after that waits for it, so 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...core import clock
 from ...core.log import DEBUG, ERROR, log
 from ...core.protocol import ALL, Busy, Steps, T
 from ...errors import StoreError, StoreUnavailable
-from .dialect import Hint, Result, Statement
-from .session import (
-    POOL_SIZE,
-    Broken,
-    Finished,
-    Full,
-    NoPush,
-    PoolTimeout,
-    Refused,
-    Session,
-    Work,
-    broken,
-    never_sent,
-    once_it_has_its_turn,
-)
-from .slots import ASK, CHECK_AFTER, RESERVED, Lent, Slot, Slots, SlotTurn, rank
-from .store import Pause, ReadAll
+from .requests import ASK, Broken, Finished, Full, Hint, NoPush, Pause, Refused, Result, Statement, Turn
+from .session import POOL_SIZE, PoolTimeout, Session, broken, for_the_server, never_sent, once_it_has_its_turn
+from .slots import CHECK_AFTER, RESERVED, Lent, Slot, Slots, SlotTurn
 from .threads import READY_WITHIN, RETRY, RETRY_WITHOUT_PUSH, SqlThreads
 
 
@@ -259,14 +245,13 @@ class SqlTasks:
 
     async def run(self, steps: Steps[T], limit: float) -> T:
         try:
-            request = next(steps)  # which names it is about is known before anything is sent
+            turn: Turn = next(steps)  # which names it is about is known before anything is sent
         except StopIteration as stop:
             result: T = stop.value
             return result
-        names = _names(request)
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        task = loop.create_task(self._answer(done, request, steps, limit, names))
+        task = loop.create_task(self._answer(done, turn, steps, limit))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         try:
@@ -275,7 +260,7 @@ class SqlTasks:
             if not loop.is_closed() and not done.cancel() and not done.cancelled():
                 done.exception()  # nobody else will ask
             if not task.done():
-                for name in names:
+                for name in turn.names:
                     self._leave(name, task)
             raise
 
@@ -291,12 +276,10 @@ class SqlTasks:
 
         task.add_done_callback(ended)
 
-    async def _answer(
-        self, done: asyncio.Future[T], request: Any, steps: Steps[T], limit: float, names: Sequence[str]
-    ) -> None:
+    async def _answer(self, done: asyncio.Future[T], turn: Turn, steps: Steps[T], limit: float) -> None:
         """Run an operation and give its caller the result one turn of the loop before the task ends."""
         try:
-            result = await self._run(request, steps, limit, names)
+            result = await self._run(turn, steps, limit)
         except asyncio.CancelledError:
             done.cancel()
             raise
@@ -307,15 +290,15 @@ class SqlTasks:
             if not done.done():
                 done.set_result(result)
 
-    async def _run(self, request: Any, steps: Steps[T], limit: float, names: Sequence[str]) -> T:
+    async def _run(self, turn: Turn, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
-        if left := {task for name in names for task in self._left.get(name, ())}:
+        if left := {task for name in turn.names for task in self._left.get(name, ())}:
             _, late = await asyncio.wait(left, timeout=limit)
             if late:
                 steps.close()
                 raise StoreUnavailable("timed out waiting for an earlier, cancelled call")
         try:
-            lent = await self.pool.take(max(0.1, ends - clock.now()), rank(request))
+            lent = await self.pool.take(max(0.1, ends - clock.now()), turn.urgency)
         except BaseException as error:
             never_sent(steps)
             if isinstance(error, Broken):
@@ -326,7 +309,7 @@ class SqlTasks:
         try:
             if lent.new:
                 await carry_out(self.session.check(), lent.connection, ends)
-            result = await carry_out(self.session.statements(request, steps, ends), lent.connection, ends)
+            result = await carry_out(steps, lent.connection, ends, turn)
             good = True
             return result
         except Finished as finished:
@@ -436,33 +419,33 @@ class TasksOfALoop(SqlTasks):
             steps.close()
 
 
-def _names(request: Any) -> Sequence[str]:
-    """The names that an operation is about, by its first request. None for renewals, which wait for no other call."""
-    if isinstance(request, ReadAll):
-        return request.names
-    return (request.name,) if hasattr(request, "name") else ()
-
-
-async def carry_out(work: Work[T], connection: AsyncConnection, ends: float) -> T:
-    """Run statements on a connection until the work is done or the time is over."""
-    answer: Result | None = None
+async def carry_out(steps: Steps[T], connection: AsyncConnection, ends: float, todo: Any = None) -> T:
+    """As for threads."""
+    answer: Any = None
     error: Refused | Broken | None = None
+    lost, server_ends = False, for_the_server(ends)
     try:
         while True:
-            todo = work.send(answer) if error is None else work.throw(error)
+            if todo is None:
+                todo = steps.send(answer) if error is None else steps.throw(error)
             answer, error = None, None
             left = ends - clock.now()
             if left <= 0:
                 raise StoreUnavailable("timed out waiting for the server")
-            if isinstance(todo, Pause):
+            if isinstance(todo, Turn):
+                answer = server_ends
+            elif isinstance(todo, Pause):
                 await asyncio.sleep(min(todo.seconds, left))
-                continue
-            try:
-                answer = await connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
-            except (Refused, Broken) as failed:
-                error = failed
+            else:
+                try:
+                    answer = await connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
+                except (Refused, Broken) as failed:
+                    error, lost = failed, lost or isinstance(failed, Broken)
+            todo = None
     except StopIteration as stop:
+        if lost:
+            raise Finished(stop.value) from None
         result: T = stop.value
         return result
     finally:
-        work.close()
+        steps.close()

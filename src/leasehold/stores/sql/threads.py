@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ...core import clock
 from ...core.log import DEBUG, ERROR, log
@@ -14,23 +14,9 @@ from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...runtime.thread_start import Life, start_thread
 from ...runtime.wakeups import ThreadBell
 from ..common.main_thread import MainThread
-from .dialect import Hint, Result, Statement
-from .session import (
-    POOL_SIZE,
-    Broken,
-    Finished,
-    Full,
-    NoPush,
-    PoolTimeout,
-    Refused,
-    Session,
-    Work,
-    broken,
-    never_sent,
-    once_it_has_its_turn,
-)
-from .slots import ASK, CHECK_AFTER, RESERVED, Lent, Slot, Slots, SlotTurn, rank
-from .store import Pause
+from .requests import ASK, Broken, Finished, Full, Hint, NoPush, Pause, Refused, Result, Statement, Turn
+from .session import POOL_SIZE, PoolTimeout, Session, broken, for_the_server, never_sent, once_it_has_its_turn
+from .slots import CHECK_AFTER, RESERVED, Lent, Slot, Slots, SlotTurn
 
 READY_WITHIN = 1.0
 """How long the first waiter waits until push is up."""
@@ -267,12 +253,12 @@ class SqlThreads:
     def _run(self, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
         try:
-            request = next(steps)  # what is known already needs no connection
+            turn: Turn = next(steps)
         except StopIteration as stop:
             known: T = stop.value
             return known
         try:
-            lent = self.pool.take(limit, rank(request))
+            lent = self.pool.take(limit, turn.urgency)
         except BaseException as error:
             never_sent(steps)
             if isinstance(error, Broken):
@@ -283,7 +269,7 @@ class SqlThreads:
         try:
             if lent.new:
                 carry_out(self.session.check(), lent.connection, ends)
-            result = carry_out(self.session.statements(request, steps, ends), lent.connection, ends)
+            result = carry_out(steps, lent.connection, ends, turn)
             good = True
             return result
         except Finished as finished:
@@ -387,26 +373,35 @@ class SqlThreads:
         self._reset()
 
 
-def carry_out(work: Work[T], connection: Connection, ends: float) -> T:
-    """Run statements on a connection until the work is done or the time is over."""
-    answer: Result | None = None
+def carry_out(steps: Steps[T], connection: Connection, ends: float, todo: Any = None) -> T:
+    """Run an operation on a connection until it is done or the time is over. ``todo``: what it has yielded already.
+
+    Raises Finished if it is done although the connection broke."""
+    answer: Any = None
     error: Refused | Broken | None = None
+    lost, server_ends = False, for_the_server(ends)
     try:
         while True:
-            todo = work.send(answer) if error is None else work.throw(error)
+            if todo is None:
+                todo = steps.send(answer) if error is None else steps.throw(error)
             answer, error = None, None
             left = ends - clock.now()
             if left <= 0:
                 raise StoreUnavailable("timed out waiting for the server")
-            if isinstance(todo, Pause):
+            if isinstance(todo, Turn):
+                answer = server_ends
+            elif isinstance(todo, Pause):
                 time.sleep(min(todo.seconds, left))
-                continue
-            try:
-                answer = connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
-            except (Refused, Broken) as failed:
-                error = failed
+            else:
+                try:
+                    answer = connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
+                except (Refused, Broken) as failed:
+                    error, lost = failed, lost or isinstance(failed, Broken)
+            todo = None
     except StopIteration as stop:
+        if lost:
+            raise Finished(stop.value) from None
         result: T = stop.value
         return result
     finally:
-        work.close()
+        steps.close()

@@ -14,8 +14,8 @@ from ...core.claim import TAKEN
 from ...core.lease import registry_of, state_of
 from ...errors import AcquireTimeout, LeaseLost
 from . import callers as sql_callers
-from .dialect import Result, Statement
-from .store import CanHold
+from .requests import Result, Statement
+from .table import Table
 
 if TYPE_CHECKING:
     from ...core.lease import BaseLease
@@ -61,17 +61,16 @@ def _hold(core: Registry, session: Session, spec: Spec) -> Inside:
     key = dialect.key(session.namespace, spec.name)
     busy = f"{spec.name!r} cannot be acquired in this transaction: it is held, or others wait for it"
     if dialect.UNDOES:
-        look = CanHold(spec.name)
-        free = dialect.answer(look, (yield Statement(dialect.CAN_HOLD, key)), session.address)
+        free = all(free for (free,) in (yield Statement(dialect.CAN_HOLD, key)).rows)
     else:
         # A read on the caller's own connection would fix its snapshot, older than what the last holder has committed.
         # A pool of the caller's may have no other connection: then the name is tried without a read.
-        free = (yield Aside(_can_hold(spec.name))) if driver.source.spare else True  # type: ignore[attr-defined]
+        free = (yield Aside(Table(session).can_hold(spec.name))) if driver.source.spare else True  # type: ignore[attr-defined]
     if not free:
         raise AcquireTimeout(busy)
     if dialect.UNDOES:
         yield _SAVEPOINT
-    token = dialect.taken((yield dialect.hold({**key, "owner": core.owner, "kind": spec.kind})))
+    token = dialect.taken((yield Statement(dialect.HOLD, {**key, "owner": core.owner, "kind": spec.kind})))
     if dialect.UNDOES:
         if not token:
             yield _UNDO
@@ -81,11 +80,6 @@ def _hold(core: Registry, session: Session, spec: Spec) -> Inside:
     if not token:
         raise AcquireTimeout(busy)
     return token
-
-
-def _can_hold(name: str) -> Steps[bool]:
-    free: bool = yield CanHold(name)
-    return free
 
 
 def checking(lease: BaseLease) -> Inside:

@@ -36,7 +36,7 @@ def open_client(engine: Any, namespace: str) -> Opened:
     else:
         raise ValueError(f"an engine of {name} is not supported: leasehold supports postgresql, mysql and mariadb")
     is_async = hasattr(engine, "sync_engine")
-    store = SqlStore(name)
+    session = Session(dialect, namespace)
 
     def threads() -> ThreadDriver:
         if is_async:
@@ -44,7 +44,6 @@ def open_client(engine: Any, namespace: str) -> Opened:
         from ..sql.threads import SqlThreads
         from .threads import EngineSource, listener
 
-        session = Session(dialect, namespace, store.waiters)
         return SqlThreads(session, EngineSource(engine, dialect), lambda session: listener(engine, session))
 
     def tasks() -> TaskDriver:
@@ -53,7 +52,6 @@ def open_client(engine: Any, namespace: str) -> Opened:
         from ..sql.tasks import TasksOfALoop
         from .tasks import AsyncEngineSource, listener
 
-        session = Session(dialect, namespace, store.waiters)
         return TasksOfALoop(session, AsyncEngineSource(engine, dialect), lambda session: listener(engine, session))
 
-    return Opened(store, threads, tasks)
+    return Opened(SqlStore(session), threads, tasks)

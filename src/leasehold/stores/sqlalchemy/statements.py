@@ -10,8 +10,9 @@ from weakref import WeakSet
 import sqlalchemy
 from sqlalchemy import exc
 
-from ..sql.dialect import DEFAULT_TABLE, Dialect, Result
-from ..sql.session import POOL_SIZE, Broken, Refused, no_connection
+from ..sql.dialect import DEFAULT_TABLE, Dialect
+from ..sql.requests import Broken, Refused, Result
+from ..sql.session import POOL_SIZE, no_connection
 from ..sql.slots import RESERVED
 from ..sql.url import SqlAddress, without
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from sqlalchemy import exc
 
-from ..sql.dialect import Dialect, Result, Statement
+from ..sql.dialect import Dialect
 from ..sql.opening import or_closed_by_task
-from ..sql.session import Broken, Session
+from ..sql.requests import Broken, Result, Statement
+from ..sql.session import Session
 from ..sql.tasks import AsyncListener
 from .statements import address_of, failure, is_new, no_connection_from, password_of, result_of, size_of, text_of
 

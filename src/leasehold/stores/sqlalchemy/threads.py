@@ -6,8 +6,9 @@ from typing import Any
 
 from sqlalchemy import exc
 
-from ..sql.dialect import Dialect, Result, Statement
+from ..sql.dialect import Dialect
 from ..sql.opening import or_closed
+from ..sql.requests import Result, Statement
 from ..sql.session import Session
 from ..sql.threads import Listener
 from .statements import address_of, failure, is_new, no_connection_from, password_of, result_of, size_of, text_of
