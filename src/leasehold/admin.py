@@ -14,7 +14,7 @@ _DOCTORS: Mapping[str, str] = {
     "sqlite": "sqlite.admin",
     **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix", "redlock"), "redis.doctor"),
     "mongodb": "mongodb.admin",
-    **dict.fromkeys(("postgresql", "mysql", "mariadb"), "sql.admin"),
+    **dict.fromkeys(("postgresql", "mysql", "mariadb"), "sql.doctor"),
     "etcd": "etcd.doctor",
     "zookeeper": "zookeeper.doctor",
 }
@@ -23,7 +23,7 @@ _BY_NAMESPACE = ("redis.doctor", "etcd.doctor", "zookeeper.doctor")
 # the same for init(url, dry_run=…) -> list[Finding], for stores that need tables, indexes or collections
 _MAKERS: Mapping[str, str] = {
     "mongodb": "mongodb.admin",
-    **dict.fromkeys(("postgresql", "mysql", "mariadb"), "sql.admin"),
+    **dict.fromkeys(("postgresql", "mysql", "mariadb"), "sql.doctor"),
 }
 
 
@@ -106,7 +106,7 @@ def schema_sql(url: str | None = None) -> str:
     url, scheme, base = _resolve(url)
     if base not in ("postgresql", "mysql", "mariadb"):
         raise ValueError(f"{scheme}:// needs no SQL migration: only PostgreSQL, MySQL and MariaDB do")
-    sql: str = call(scheme, "sql.admin", "schema_sql", url)
+    sql: str = call(scheme, "sql.doctor", "schema_sql", url)
     return sql
 
 

@@ -363,10 +363,10 @@ OF_STORES = [
     ),
     Mutant(
         "SQL: the client's clock counts, not the server's",
-        "stores/sql/dialect.py",
-        "        return Row(name, version, token, state, now, now, session)",
-        "        now = __import__('time').time_ns() // 1000\n"
-        "        return Row(name, version, token, state, now, now, session)",
+        "stores/sql/rows.py",
+        "    return Row(name, version, token, state, now, now, session)",
+        "    now = __import__('time').time_ns() // 1000\n"
+        "    return Row(name, version, token, state, now, now, session)",
         "clients_wall_clock_decides",
         ("postgresql",),
     ),
@@ -439,8 +439,8 @@ ON CONFLICT (namespace, name) DO UPDATE SET version = l.version + 1, updated""",
     Mutant(
         "PostgreSQL: an attempt whose answer got lost joins the queue twice",
         "stores/postgresql/sql.py",
-        "= '{LOCK}' AND strpos(l.more, excluded.attempt) = 0 END",
-        "= '{LOCK}' END",
+        " AND strpos(l.more, excluded.attempt) = 0 END",
+        " END",
         "leaves_as_it_is and postgresql",
         special="sql_joining",
     ),

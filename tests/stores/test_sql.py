@@ -37,7 +37,7 @@ from leasehold.core import entry
 from leasehold.core.lease import state_of
 from leasehold.core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal
 from leasehold.core.timing import FALLBACK
-from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import doctor as sql_doctor
 from leasehold.stores.sql.rows import NEVER
 from leasehold.testing.handles import eventually, in_time
 from servers.clock import FakeClock
@@ -774,7 +774,7 @@ def test_the_least_privileges_are_enough_and_needed(own: Database) -> None:
         # There is no table, and she may not make it.
         with pytest.raises(StoreNotReady, match=r"(?s)leasehold init.*CREATE TABLE"):
             locks.lock("name").acquire()
-    sql_admin.init(own.url)
+    sql_doctor.init(own.url)
     with leasehold.connect(url) as locks, pytest.raises(StoreNotReady):
         locks.lock("name").acquire()
     if own.is_postgresql:
@@ -787,7 +787,7 @@ def test_the_least_privileges_are_enough_and_needed(own: Database) -> None:
         eventually(lambda: listening.listen("", None))
         assert statistics.median(hand_offs(one, two, 5)) < FALLBACK / 2  # by push, else they look by themselves
         core.call(core.store.tidy())
-    assert [finding for finding in sql_admin.doctor(url) if finding.level == "error"] == []
+    assert [finding for finding in sql_doctor.doctor(url) if finding.level == "error"] == []
 
 
 def test_a_table_of_that_name_with_other_columns(database: Database) -> None:
@@ -802,7 +802,7 @@ def test_a_table_of_that_name_with_other_columns(database: Database) -> None:
 
 
 def test_a_missing_column_is_told(database: Database) -> None:
-    sql_admin.init(f"{database.url}?table=halved")
+    sql_doctor.init(f"{database.url}?table=halved")
     database.sql("ALTER TABLE halved DROP COLUMN more")
     try:
         with leasehold.connect(f"{database.url}?table=halved") as locks:
@@ -814,7 +814,7 @@ def test_a_missing_column_is_told(database: Database) -> None:
 
 def test_a_server_that_only_reads_is_refused(own: Database) -> None:
     """D2."""
-    sql_admin.init(own.url)
+    sql_doctor.init(own.url)
     with leasehold.connect(own.url) as before:
         before.lock("name").acquire().release()
         if own.is_postgresql:
@@ -824,7 +824,7 @@ def test_a_server_that_only_reads_is_refused(own: Database) -> None:
             own.sql("SET GLOBAL read_only = 1")
         with leasehold.connect(own.url) as locks, pytest.raises(StoreNotReady, match="primary"):
             locks.lock("name").acquire()
-        assert any(finding.level == "error" and "primary" in finding.message for finding in sql_admin.doctor(own.url))
+        assert any(finding.level == "error" and "primary" in finding.message for finding in sql_doctor.doctor(own.url))
     assert nothing_held(own)
 
 

@@ -13,7 +13,7 @@ from sql_servers import Database, at_rest, inside
 
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
-from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import doctor as sql_doctor
 from leasehold.testing.handles import eventually
 from servers.pgbouncer import PgBouncer
 from servers.postgresql import PostgreSQL, Standby
@@ -34,8 +34,8 @@ async def test_a_streaming_replica_is_refused_until_it_is_promoted(start_server:
         async with aio.connect(standby.url) as tasks:
             with pytest.raises(StoreNotReady, match=r"primary.*standby"):
                 await tasks.lock("name").try_acquire()
-        assert any(each.level == "error" and "standby" in each.message for each in sql_admin.doctor(standby.url))
-        warnings = [each for each in sql_admin.doctor(primary.url) if each.subject == "replication"]
+        assert any(each.level == "error" and "standby" in each.message for each in sql_doctor.doctor(standby.url))
+        warnings = [each for each in sql_doctor.doctor(primary.url) if each.subject == "replication"]
         assert "none synchronous" in warnings[0].message
 
         # libpq finds the primary among several.
@@ -55,7 +55,7 @@ async def test_a_streaming_replica_is_refused_until_it_is_promoted(start_server:
 def test_mysql_that_only_reads_is_refused(mysql_server: Any) -> None:
     """D2: ``super_read_only``, which binds administrators too. (MariaDB's ``read_only``: in ``test_sql``.)"""
     database = Database(mysql_server)
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     with leasehold.connect(database.url, namespace="reads", ttl=120) as before:
         held = before.lock("name", renew=False).acquire()
         at_rest(before)  # so that nobody else uses its connection
@@ -66,7 +66,7 @@ def test_mysql_that_only_reads_is_refused(mysql_server: Any) -> None:
             # A connection of before learns it from its statement: a failover may be under way.
             with pytest.raises(StoreUnavailable, match="read-only"):
                 held.renew()
-            assert any(each.level == "error" and "primary" in each.message for each in sql_admin.doctor(database.url))
+            assert any(each.level == "error" and "primary" in each.message for each in sql_doctor.doctor(database.url))
         finally:
             database.sql("SET GLOBAL read_only = 0")
         held.renew()
@@ -131,11 +131,11 @@ def test_pgbouncer_in_session_mode_has_push(
     with leasehold.connect(pooler.url, namespace=namespace) as locks:
         driver: Any = inside(locks).driver
         eventually(lambda: driver.listen("", None))
-    assert [each.level for each in sql_admin.doctor(pooler.url) if each.subject == "push"] == ["ok"]
+    assert [each.level for each in sql_doctor.doctor(pooler.url) if each.subject == "push"] == ["ok"]
 
 
 def test_doctor_sees_a_pooler_in_transaction_mode(pooled: Any) -> None:
-    sql_admin.init(pooled.url)
-    (finding,) = [each for each in sql_admin.doctor(pooled.url) if each.subject == "push"]
+    sql_doctor.init(pooled.url)
+    (finding,) = [each for each in sql_doctor.doctor(pooled.url) if each.subject == "push"]
     assert finding.level == "warning"
     assert "transaction mode" in finding.message

@@ -14,7 +14,7 @@ import leasehold
 from leasehold.stores.mysql import listener as mysql_listener
 from leasehold.stores.mysql.listener import SLEEPING, SleepingListener
 from leasehold.stores.postgresql import threads as postgresql_threads
-from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import doctor as sql_doctor
 from leasehold.stores.sql.requests import Broken
 from leasehold.testing.handles import eventually
 from servers.clock import FakeClock
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.server
 
 
 def test_the_printed_schema_is_the_one_that_is_made(database: Database) -> None:
-    sql = sql_admin.schema_sql(f"{database.url}?table=printed")
+    sql = sql_doctor.schema_sql(f"{database.url}?table=printed")
     for statement in filter(str.strip, sql.split(";\n")):
         database.sql(statement)
     with leasehold.connect(f"{database.url}?table=printed") as locks:
@@ -34,27 +34,27 @@ def test_the_printed_schema_is_the_one_that_is_made(database: Database) -> None:
 
 def test_doctor_sees_a_missing_index(database: Database) -> None:
     url = f"{database.url}?table=bare"
-    sql_admin.init(url)
-    assert not [finding for finding in sql_admin.doctor(url) if finding.subject == "index"]
+    sql_doctor.init(url)
+    assert not [finding for finding in sql_doctor.doctor(url) if finding.subject == "index"]
     database.sql("DROP INDEX bare_expires_day" if database.is_postgresql else "DROP INDEX expires_day ON bare")
-    assert [finding for finding in sql_admin.doctor(url) if finding.subject == "index"]
-    assert [finding.level for finding in sql_admin.init(url)] == ["done"]
-    assert not [finding for finding in sql_admin.doctor(url) if finding.subject == "index"]
+    assert [finding for finding in sql_doctor.doctor(url) if finding.subject == "index"]
+    assert [finding.level for finding in sql_doctor.init(url)] == ["done"]
+    assert not [finding for finding in sql_doctor.doctor(url) if finding.subject == "index"]
     database.sql("DROP TABLE bare")
 
 
 def test_doctor_of_a_server_that_is_not_there() -> None:
-    (finding,) = sql_admin.doctor("postgresql://ann:hunter2@127.0.0.1:1/db")
+    (finding,) = sql_doctor.doctor("postgresql://ann:hunter2@127.0.0.1:1/db")
     assert finding.level == "error"
     assert "hunter2" not in str(finding)
 
 
 def levels(url: str) -> dict[str, str]:
-    return {finding.subject: finding.level for finding in sql_admin.doctor(url)}
+    return {finding.subject: finding.level for finding in sql_doctor.doctor(url)}
 
 
 def test_doctor_of_a_server_that_is_well(database: Database) -> None:
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     found = levels(database.url)
     expected = dict.fromkeys(("primary", "table", "privileges", "clock", "push"), "ok")
     assert {subject: found.get(subject) for subject in expected} == expected
@@ -67,7 +67,7 @@ def test_doctor_rings_again_if_the_first_ring_came_too_soon(
 ) -> None:
     """A listener that a busy machine keeps from sleeping misses it: that is no reason to say that there is no push."""
     database = Database(request.getfixturevalue(f"{kind}_server"))
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     sleep = SleepingListener.sleep
 
     def late(self: SleepingListener) -> Any:
@@ -80,7 +80,7 @@ def test_doctor_rings_again_if_the_first_ring_came_too_soon(
 
 def test_doctor_waits_for_a_listener_that_tries_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """One connection that broke, or took a busy machine too long to make, says nothing about push."""
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     postgresql = database.is_postgresql
     listener: Any = postgresql_threads.PostgreSQLListener if postgresql else mysql_listener.MySQLListener
     run, tries = listener.run, []
@@ -101,7 +101,7 @@ def test_doctor_waits_for_a_listener_that_tries_again(database: Database, monkey
 def test_doctor_sees_that_other_users_wait(kind: str, request: pytest.FixtureRequest, namespace: str) -> None:
     """They cannot be rung by this one, and so are not served in order."""
     database = Database(request.getfixturevalue(f"{kind}_server"))
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     user = f"u{namespace}"
     database.sql(f"CREATE USER {user}")
     database.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.leasehold TO {user}")
@@ -112,7 +112,7 @@ def test_doctor_sees_that_other_users_wait(kind: str, request: pytest.FixtureReq
                 driver: Any = inside(locks).driver
                 eventually(lambda driver=driver: driver.listen("", None))
                 eventually(lambda who=who: database.sql(asleep, SLEEPING, who))
-                told = [each for each in sql_admin.doctor(database.url) if each.subject == "users"]
+                told = [each for each in sql_doctor.doctor(database.url) if each.subject == "users"]
                 assert [each.level for each in told] == ["warning" for _ in found]
                 assert all(each in told[0].message for each in found)
             # On a busy machine it is not ended in time, and sleeps out.
@@ -122,20 +122,20 @@ def test_doctor_sees_that_other_users_wait(kind: str, request: pytest.FixtureReq
 
 
 def test_doctor_sees_that_push_is_off(database: Database) -> None:
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     assert levels(f"{database.url}?push=off")["push"] == "warning"
 
 
 @pytest.mark.parametrize("right", ["INSERT", "UPDATE", "DELETE"])
 def test_doctor_sees_a_missing_privilege(database: Database, right: str) -> None:
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     user = f"without_{right.lower()}"
     table = "leasehold" if database.is_postgresql else "leasehold.leasehold"
     database.sql(f"CREATE {'ROLE' if database.is_postgresql else 'USER'} {user}{' LOGIN' * database.is_postgresql}")
     rest = ", ".join({"SELECT", "INSERT", "UPDATE", "DELETE"} - {right})
     database.sql(f"GRANT {rest} ON {table} TO {user}")
     try:
-        (finding,) = [each for each in sql_admin.doctor(database.as_user(user)) if each.subject == "privileges"]
+        (finding,) = [each for each in sql_doctor.doctor(database.as_user(user)) if each.subject == "privileges"]
         assert finding.level == "error"
         assert f"lacks {right} on" in finding.message
         assert "GRANT" in finding.advice
@@ -149,10 +149,10 @@ def test_doctor_sees_a_missing_privilege(database: Database, right: str) -> None
 def test_doctor_sees_a_clock_that_is_off(kind: str, start_server: Callable[..., Any]) -> None:
     clock = FakeClock()
     server = start_server(KINDS[kind], env=clock.env)
-    sql_admin.init(server.url)
+    sql_doctor.init(server.url)
     assert levels(server.url)["clock"] == "ok"
     clock.step(-300)
-    (finding,) = [each for each in sql_admin.doctor(server.url) if each.subject == "clock"]
+    (finding,) = [each for each in sql_doctor.doctor(server.url) if each.subject == "clock"]
     assert finding.level == "warning"
     found = re.search(r"is ([-+][\d.]+) s from", finding.message)
     assert found is not None
@@ -161,6 +161,6 @@ def test_doctor_sees_a_clock_that_is_off(kind: str, start_server: Callable[..., 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql", "mariadb"])
 def test_sql_is_printed_without_a_server(scheme: str) -> None:
-    sql = sql_admin.schema_sql(f"{scheme}://nobody@127.0.0.1:1/db?table=ops")
+    sql = sql_doctor.schema_sql(f"{scheme}://nobody@127.0.0.1:1/db?table=ops")
     assert sql.startswith("CREATE TABLE IF NOT EXISTS")
     assert "ops" in sql

@@ -11,7 +11,7 @@ from sql_servers import Database
 from leasehold.stores.common.findings import Finding
 from leasehold.stores.mysql import threads as mysql_threads
 from leasehold.stores.postgresql import threads as postgresql_threads
-from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import doctor as sql_doctor
 from leasehold.testing.handles import eventually
 from servers.mysql import MariaDB, MySQL
 
@@ -47,14 +47,14 @@ def follow(replica: Database, source: Database) -> None:
 
 
 def about(url: str, subject: str) -> list[Finding]:
-    return [each for each in sql_admin.doctor(url) if each.subject == subject]
+    return [each for each in sql_doctor.doctor(url) if each.subject == subject]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Replicating, ReplicatingMySQL])
 def test_doctor_sees_replication(kind: type[Replicating], start_server: Callable[..., Any]) -> None:
     source, replica = Database(start_server(kind)), Database(start_server(kind))
-    sql_admin.init(source.url)
+    sql_doctor.init(source.url)
     assert about(source.url, "replication") == []
     follow(replica, source)
     (found,) = about(source.url, "replication")
@@ -63,17 +63,17 @@ def test_doctor_sees_replication(kind: type[Replicating], start_server: Callable
     assert found.advice
 
     # One that was forgotten to be made read-only.
-    sql_admin.init(f"{replica.url}?table=elsewhere")
+    sql_doctor.init(f"{replica.url}?table=elsewhere")
     assert [each.level for each in about(f"{replica.url}?table=elsewhere", "primary")] == ["ok", "warning"]
     # One that is as it should be.
     replica.sql("SET GLOBAL read_only = 1")
-    (found,) = sql_admin.doctor(replica.url)
+    (found,) = sql_doctor.doctor(replica.url)
     assert found.level == "error"
     assert "leases need the primary" in found.message
     # Who may not see it is told the rest all the same.
     source.sql("CREATE USER ann")
     source.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.leasehold TO ann")
-    told = sql_admin.doctor(source.as_user("ann"))
+    told = sql_doctor.doctor(source.as_user("ann"))
     assert not [each for each in told if each.level == "error"]
     assert {each.subject for each in told} >= {"primary", "table", "privileges", "clock", "push"}
 
@@ -81,7 +81,7 @@ def test_doctor_sees_replication(kind: type[Replicating], start_server: Callable
 @pytest.mark.slow
 def test_doctor_sees_that_replication_is_semi_synchronous(start_server: Callable[..., Any]) -> None:
     source, replica = Database(start_server(Replicating)), Database(start_server(Replicating))
-    sql_admin.init(source.url)
+    sql_doctor.init(source.url)
     source.sql("SET GLOBAL rpl_semi_sync_master_enabled = 1")
     replica.sql("SET GLOBAL rpl_semi_sync_slave_enabled = 1")
     follow(replica, source)
@@ -91,7 +91,7 @@ def test_doctor_sees_that_replication_is_semi_synchronous(start_server: Callable
 
 def test_doctor_whose_connection_is_killed_under_it(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before each of its statements in turn. What it had seen is told, and what happened."""
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     connection = postgresql_threads.PostgreSQLConnection if database.is_postgresql else mysql_threads.MySQLConnection
     execute, calls = connection.execute, 0
 
@@ -106,7 +106,7 @@ def test_doctor_whose_connection_is_killed_under_it(database: Database, monkeypa
     seen = []
     for deadly in range(1, 40):
         calls = 0
-        found = sql_admin.doctor(f"{database.url}?push=off")
+        found = sql_doctor.doctor(f"{database.url}?push=off")
         if calls < deadly:
             break
         assert found[-1].subject == "connection", found
@@ -131,13 +131,13 @@ def kill(database: Database, raw: Any) -> None:
 def test_doctor_of_a_server_that_refuses_to_go_on(kind: str, request: pytest.FixtureRequest, namespace: str) -> None:
     """A user who may ask so much and no more: refused by the server, on a connection that is well."""
     database = Database(request.getfixturevalue(f"{kind}_server"))
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     user = f"u{namespace}"
     for most in (2, 5, 8):
         database.sql(f"CREATE USER {user} WITH MAX_QUERIES_PER_HOUR {most}")
         try:
             database.sql(f"GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.leasehold TO {user}")
-            found = sql_admin.doctor(database.as_user(user))
+            found = sql_doctor.doctor(database.as_user(user))
             assert found[-1].level == "error"
             assert "exceeded" in found[-1].message
         finally:

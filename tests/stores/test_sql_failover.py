@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.stores.mysql.sql import MySQL
-from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import doctor as sql_doctor
 from leasehold.stores.sql.dialect import Dialect, OnlyReads
 from leasehold.stores.sql.requests import Result
 from leasehold.stores.sql.rows import ALL_COLUMNS
@@ -47,13 +47,13 @@ class Reader(MariaDB):
 @pytest.mark.server
 def test_a_server_whose_innodb_only_reads_is_refused(start_server: Callable[..., Any]) -> None:
     server = start_server(Reader)
-    sql_admin.init(server.url)
+    sql_doctor.init(server.url)
     server.stop()
     server.reads = True
     server.start()
     with leasehold.connect(server.url) as locks, pytest.raises(StoreNotReady, match="innodb_read_only"):
         locks.lock("name").acquire()
-    (found,) = sql_admin.doctor(server.url)
+    (found,) = sql_doctor.doctor(server.url)
     assert found.level == "error"
     assert "innodb_read_only" in found.message
 
@@ -63,7 +63,7 @@ class Demotable(Database):
 
     def __init__(self, server: Any) -> None:
         super().__init__(server)
-        sql_admin.init(self.url)
+        sql_doctor.init(self.url)
         if self.is_postgresql:
             self.sql("CREATE ROLE ann LOGIN")
             self.sql("GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold TO ann")

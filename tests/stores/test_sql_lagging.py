@@ -21,7 +21,7 @@ import leasehold
 from leasehold import StoreNotReady, fence
 from leasehold.core.claim import TAKEN
 from leasehold.fence.sql import Fences
-from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import doctor as sql_doctor
 from leasehold.testing.handles import eventually
 from servers.postgresql import PostgreSQL, Standby
 from servers.proxy import Proxy
@@ -34,13 +34,13 @@ class Pair:
 
     def __init__(self, kind: type, start_server: Callable[..., Any], between: Callable[[int], Proxy]) -> None:
         self.primary = Database(start_server(kind))
-        sql_admin.init(self.primary.url)
+        sql_doctor.init(self.primary.url)
         self._between = between(self.primary.port)
         if self.primary.is_postgresql:
             self.replica = Database(start_server(Standby, SimpleNamespace(port=self._between.port)))
         else:
             self.replica = Database(start_server(kind))
-            sql_admin.init(self.replica.url)
+            sql_doctor.init(self.replica.url)
             self.replica.sql("SET GLOBAL read_only = 1")
             follow(self.replica, self.primary)
 

@@ -14,7 +14,7 @@ import leasehold
 from leasehold import StoreNotReady
 from leasehold.stores.mysql.sql import MySQL
 from leasehold.stores.postgresql.sql import PostgreSQL
-from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import doctor as sql_doctor
 from leasehold.stores.sql.dialect import Dialect
 from leasehold.stores.sql.requests import Result
 from leasehold.stores.sql.rows import ALL_COLUMNS
@@ -27,7 +27,7 @@ def old(database: Database, namespace: str) -> Iterator[str]:
     """A table of the first shape, with a lease in it; its name."""
     table = f"old_{namespace}"
     url = f"{database.url}?table={table}"
-    sql_admin.init(url)
+    sql_doctor.init(url)
     with leasehold.connect(url) as locks:
         locks.lock("before").acquire().release()
     database.sql(f"ALTER TABLE {table} DROP COLUMN note")
@@ -68,17 +68,17 @@ def test_many_add_it_at_once(database: Database, old: str) -> None:
 
 def test_init_adds_the_column(database: Database, old: str) -> None:
     url = f"{database.url}?table={old}"
-    (found,) = [each for each in sql_admin.doctor(url) if each.subject == "table"]
+    (found,) = [each for each in sql_doctor.doctor(url) if each.subject == "table"]
     assert found.level == "warning"
     assert "ALTER TABLE" in found.advice
-    (to_do,) = sql_admin.init(url, dry_run=True)
+    (to_do,) = sql_doctor.init(url, dry_run=True)
     assert to_do.level == "to do"
     assert "ALTER TABLE" in to_do.message
     assert "note" not in columns(database, old)
-    assert [each.level for each in sql_admin.init(url)] == ["done"]
+    assert [each.level for each in sql_doctor.init(url)] == ["done"]
     assert "note" in columns(database, old)
-    assert [each.level for each in sql_admin.init(url)] == ["ok"]
-    (found,) = [each for each in sql_admin.doctor(url) if each.subject == "table"]
+    assert [each.level for each in sql_doctor.init(url)] == ["ok"]
+    (found,) = [each for each in sql_doctor.doctor(url) if each.subject == "table"]
     assert found.level == "ok"
 
 
@@ -88,11 +88,11 @@ def test_who_may_not_add_it_is_told_how(database: Database, old: str, user: Call
         locks.lock("name").acquire()
     assert "note" not in columns(database, old)
     with pytest.raises(StoreNotReady, match="ALTER TABLE"):
-        sql_admin.init(url)
-    sql_admin.init(f"{database.url}?table={old}")
+        sql_doctor.init(url)
+    sql_doctor.init(f"{database.url}?table={old}")
     with leasehold.connect(url) as locks:
         assert locks.once("work").run(lambda: 3).result == 3
-    assert [each.level for each in sql_admin.init(url)] == ["ok"]  # nothing to do needs no right to do it
+    assert [each.level for each in sql_doctor.init(url)] == ["ok"]  # nothing to do needs no right to do it
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_nothing_is_added_to_a_table_of_somebody_elses(database: Database, names
             with pytest.raises(StoreNotReady, match="not a table of leasehold"):
                 locks.lock("name").acquire()
         with pytest.raises(StoreNotReady, match="not a table of leasehold"):
-            sql_admin.init(f"{database.url}?table={table}")
+            sql_doctor.init(f"{database.url}?table={table}")
         assert columns(database, table) == {"namespace", "name", "weight"}
     finally:
         database.sql(f"DROP TABLE {table}")
@@ -158,7 +158,7 @@ def test_a_table_that_is_made_while_it_is_looked_for_is_not_there_yet(postgresql
     with psycopg.connect(postgresql_server.url) as looking:
         looking.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         looking.execute("SELECT 1")  # from now on it sees what there is at this moment
-        sql_admin.init(f"{postgresql_server.url}?table={table}")
+        sql_doctor.init(f"{postgresql_server.url}?table={table}")
         sql, values = dialect.check()
         found = looking.execute(sql, values).fetchall()
     assert dialect.lacking(Result(found, 1)) == dialect.schema()

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 import leasehold
 from leasehold import aio
 from leasehold.core.protocol import Grant, Refusal
-from leasehold.stores.sql import admin as sql_admin
+from leasehold.stores.sql import doctor as sql_doctor
 from leasehold.stores.sql import session as sql_session
 from leasehold.stores.sql.rows import NEVER
 from leasehold.testing.handles import eventually
@@ -123,7 +123,7 @@ def test_another_takes_one_just_before_the_swap(
     database: Database, namespace: str, through: str, name: str, known: bool, stays: bool
 ) -> None:
     """What was read is no longer so: nothing of it is written. Whether there were rows, and which is first."""
-    sql_admin.init(database.url)
+    sql_doctor.init(database.url)
     with opened(database, through, namespace) as locks, opened(database, "url", namespace) as others:
         if known:
             locks.all_of(*NAMES).acquire().release()

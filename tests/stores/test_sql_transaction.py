@@ -19,7 +19,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import leasehold
 from leasehold import AcquireTimeout, LeaseLost, aio
-from leasehold.stores.sql import callers as sql_callers
+from leasehold.stores import callers as sql_callers
 from leasehold.testing.handles import eventually
 
 pytestmark = pytest.mark.server

@@ -47,7 +47,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from ..core import checks
 from ..core.lease import BaseLease, registry_of
 from ..errors import StoreNotReady
-from ..stores.sql.callers import refuse_autocommit
+from ..stores.callers import refuse_autocommit
 from . import StaleToken, token
 
 U = TypeVar("U", bound=Update)

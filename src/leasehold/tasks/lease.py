@@ -77,9 +77,10 @@ class Lease(OfTasks, BaseLease):
             release.after_downgrade(self._core, writer, caller, done)
 
     async def in_transaction(self, connection: Any) -> int:
-        from ..stores.sql import transaction as sql
+        from ..stores import callers
+        from ..stores.sql import transaction
 
-        return await sql.run_async(self._core, connection, sql.checking(self))
+        return await callers.run_async(self._core, connection, transaction.checking(self))
 
     async def __aenter__(self) -> Self:
         enter(self)

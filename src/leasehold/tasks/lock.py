@@ -90,9 +90,10 @@ class Lock(OfTasks, LockContract):
         return self._core.acquire(Lease, self._spec, timeout)
 
     async def in_transaction(self, connection: Any) -> int:
-        from ..stores.sql import transaction as sql
+        from ..stores import callers
+        from ..stores.sql import transaction
 
-        return await sql.run_async(self._core, connection, sql.holding(self._core, self._spec))
+        return await callers.run_async(self._core, connection, transaction.holding(self._core, self._spec))
 
     async def __aenter__(self) -> Lease:
         lease = await self.acquire()

@@ -73,9 +73,10 @@ class Lease(OfThreads, BaseLease):
             release.after_downgrade(self._core, writer, caller, done)
 
     def in_transaction(self, connection: Any) -> int:
-        from ..stores.sql import transaction as sql
+        from ..stores import callers
+        from ..stores.sql import transaction
 
-        return sql.run(self._core, connection, sql.checking(self))
+        return callers.run(self._core, connection, transaction.checking(self))
 
     def __enter__(self) -> Self:
         enter(self)

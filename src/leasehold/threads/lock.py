@@ -77,9 +77,10 @@ class Lock(OfThreads, LockContract):
         return self._core.acquire(Lease, self._spec, timeout, cancel)
 
     def in_transaction(self, connection: Any) -> int:
-        from ..stores.sql import transaction as sql
+        from ..stores import callers
+        from ..stores.sql import transaction
 
-        return sql.run(self._core, connection, sql.holding(self._core, self._spec))
+        return callers.run(self._core, connection, transaction.holding(self._core, self._spec))
 
     def __enter__(self) -> Lease:
         lease = self.acquire()

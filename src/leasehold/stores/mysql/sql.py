@@ -8,8 +8,8 @@ sent in hex: bytes that no connection's character set, and no driver's way of qu
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...core.protocol import Renewal
 from ...errors import StoreNotReady
@@ -17,6 +17,10 @@ from ..common.forms import MOST
 from ..sql.dialect import BELOW, DEFAULT_TABLE, SELECTED, Dialect, after_all_with
 from ..sql.requests import Hint, Result, Statement
 from ..sql.rows import ALL_COLUMNS, DAY, FORMAT, NEVER, NOTE, PLACE
+
+if TYPE_CHECKING:
+    from ..common.findings import Finding
+    from ..sql.doctor import Asking
 
 SUBQUERY_NO_1_ROW = 1242
 LOCK_WAIT = 1
@@ -238,6 +242,11 @@ WHERE namespace = UNHEX(%(namespace)s) AND name = UNHEX(%(name)s) AND format <= 
 
     def has_index(self) -> Statement:
         return self._about_the_table(self.HAS_INDEX)
+
+    def findings(self, ask: Asking) -> Iterator[Finding]:
+        from .doctor import findings
+
+        return findings(ask)
 
     def check(self) -> Statement:
         return self._about_the_table(self.CHECK)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...core.protocol import Renewal
 from ...errors import StoreNotReady
@@ -12,6 +12,10 @@ from ..common.forms import MOST
 from ..sql.dialect import BELOW, DEFAULT_TABLE, SELECTED, Dialect, after_all_with
 from ..sql.requests import Result, Statement
 from ..sql.rows import DAY, FORMAT, NEVER, NOTE, PLACE
+
+if TYPE_CHECKING:
+    from ..common.findings import Finding
+    from ..sql.doctor import Asking
 
 # clock_timestamp() advances within a statement and a transaction; now() does not.
 _CLOCK = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
@@ -248,6 +252,11 @@ WHERE namespace = %(namespace)s AND name = %(name)s AND format <= {FORMAT} AND c
 
     def has_index(self) -> Statement:
         return Statement(self.HAS_INDEX, {"table": self.quoted})
+
+    def findings(self, ask: Asking) -> Iterator[Finding]:
+        from .doctor import findings
+
+        return findings(ask)
 
     def check(self) -> Statement:
         return Statement(self.CHECK, {"table": self.quoted})

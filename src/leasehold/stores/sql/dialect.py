@@ -6,13 +6,17 @@ Each statement is complete in itself and runs in autocommit.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ...core.protocol import Renewal
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from .requests import Result, Statement
 from .rows import ALL_COLUMNS, COLUMNS, NOTE
+
+if TYPE_CHECKING:
+    from ..common.findings import Finding
+    from .doctor import Asking
 
 DEFAULT_TABLE = "leasehold"
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}(\.[A-Za-z_][A-Za-z0-9_]{0,47})?", re.ASCII)
@@ -108,6 +112,10 @@ class Dialect:
 
     def lacking(self, result: Result) -> Sequence[str]:
         """What has to be run before the table can serve. Raises StoreNotReady where this server or table can't."""
+        raise NotImplementedError
+
+    def findings(self, ask: Asking) -> Iterator[Finding]:
+        """What only this kind of server can be wrong in, for ``doctor``."""
         raise NotImplementedError
 
     def lacking_columns(self, key: str, columns: str) -> Sequence[str]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from ...core.claim import TAKEN
 from ...core.lease import registry_of, state_of
 from ...errors import AcquireTimeout, LeaseLost
-from . import callers as sql_callers
 from .requests import Result, Statement
 from .table import Table
 
@@ -114,36 +113,3 @@ def _is_older(lease: BaseLease, seen: Result) -> bool:
         return True
     # By its own deadline it has not expired, though by what is seen here it has.
     return (token, attempt) == (lease.token, state_of(lease).claim.attempt) and state in (1, 2)
-
-
-# What is the same for threads and asyncio but for the waiting.
-
-
-def run(core: Any, connection: Any, work: Inside) -> int:
-    """On a connection of SQLAlchemy (or a Session), psycopg or PyMySQL (or one like it)."""
-    answer = None
-    try:
-        execute = sql_callers.on(connection)
-        while True:
-            todo = work.send(answer)
-            answer = core.call(todo.steps) if isinstance(todo, Aside) else execute(todo)
-    except StopIteration as stop:
-        token: int = stop.value
-        return token
-    finally:
-        work.close()
-
-
-async def run_async(core: Any, connection: Any, work: Inside) -> int:
-    """On an async connection of SQLAlchemy (or an AsyncSession), psycopg or aiomysql (or one like it)."""
-    answer = None
-    try:
-        execute = await sql_callers.on_async(connection)
-        while True:
-            todo = work.send(answer)
-            answer = await (core.call(todo.steps) if isinstance(todo, Aside) else execute(todo))
-    except StopIteration as stop:
-        token: int = stop.value
-        return token
-    finally:
-        work.close()

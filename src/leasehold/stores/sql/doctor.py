@@ -1,17 +1,14 @@
-"""``leasehold init`` and ``leasehold doctor`` for PostgreSQL, MySQL and MariaDB."""
+"""``leasehold init`` and ``leasehold doctor``: what is the same for PostgreSQL, MySQL and MariaDB."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...core import clock
 from ...errors import StoreError, StoreNotReady
 from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
-from ..mysql.listener import SLEEPING
-from ..mysql.sql import MySQL
 from ..urls import find
 from .dialect import Dialect
 from .requests import Broken, Refused, Statement
@@ -42,7 +39,7 @@ def init(url: object, *, dry_run: bool = False) -> list[Finding]:
     dialect = driver.session.dialect
     try:
         with _Connection(driver) as connection:
-            ask = _Ask(connection)
+            ask = Asking(connection)
             lacking = ask.lacking(dialect)
             if lacking != dialect.schema() and not ask.has_index(dialect):
                 lacking = [*lacking, dialect.INDEX]
@@ -70,7 +67,7 @@ def doctor(url: object) -> list[Finding]:
     found: list[Finding] = []  # kept if a later check fails
     try:
         with _Connection(driver) as connection:
-            found.extend(_check(driver, _Ask(connection)))
+            found.extend(_check(driver, Asking(connection)))
         if any(each.subject == "table" and each.level == OK for each in found):
             found.extend(_push(driver))
     except Broken as error:
@@ -103,7 +100,7 @@ class _Connection:
         self._driver.pool.give(self._lent, False)
 
 
-class _Ask:
+class Asking:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
@@ -138,7 +135,7 @@ class _Ask:
         return False
 
 
-def _check(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
+def _check(driver: SqlThreads, ask: Asking) -> Iterator[Finding]:
     dialect = driver.session.dialect
     try:
         lacking = ask.lacking(dialect)
@@ -160,7 +157,7 @@ def _check(driver: SqlThreads, ask: _Ask) -> Iterator[Finding]:
         if not ask.has_index(dialect):
             message = "there is no index on expires_day: purging reads the whole table"
             yield Finding(WARNING, "index", message, f"run `leasehold init`, or: {dialect.INDEX}")
-    yield from (_check_mysql if isinstance(dialect, MySQL) else _check_postgresql)(ask)
+    yield from dialect.findings(ask)
 
 
 def _push(driver: SqlThreads) -> Iterator[Finding]:
@@ -185,7 +182,7 @@ def _push(driver: SqlThreads) -> Iterator[Finding]:
         yield Finding(OK, "push", "a release wakes its waiter at once")
 
 
-def _privileges(dialect: Dialect, ask: _Ask) -> Iterator[Finding]:
+def _privileges(dialect: Dialect, ask: Asking) -> Iterator[Finding]:
     """Try statements that touch no row: they need the same privileges."""
     table = dialect.quoted
     tries = {
@@ -202,7 +199,7 @@ def _privileges(dialect: Dialect, ask: _Ask) -> Iterator[Finding]:
         yield Finding(OK, "privileges", "SELECT, INSERT, UPDATE, DELETE")
 
 
-def _skew(server: float, before: float, after: float) -> Iterator[Finding]:
+def skew(server: float, before: float, after: float) -> Iterator[Finding]:
     apart = server - (before + after) / 2
     if abs(apart) > SKEW + (after - before):
         message = f"the server's clock is {apart:+.1f} s from this machine's"
@@ -214,66 +211,3 @@ def _skew(server: float, before: float, after: float) -> Iterator[Finding]:
         )
     else:
         yield Finding(OK, "clock", f"the server's clock is {apart:+.3f} s from this machine's")
-
-
-def _check_postgresql(ask: _Ask) -> Iterator[Finding]:
-    before = time.time()
-    server = float(ask.value("SELECT extract(epoch FROM clock_timestamp())"))
-    yield from _skew(server, before, time.time())
-    if ask.value("SELECT current_setting('fsync')") != "on":
-        yield Finding(WARNING, "durability", "fsync is off: a crash can lose acknowledged leases", "turn fsync on")
-    elif ask.value("SELECT current_setting('synchronous_commit')") == "off":
-        message = "synchronous_commit is off: a crash can lose acknowledged leases"
-        yield Finding(
-            WARNING, "durability", message, "turn it on for this user: ALTER ROLE … SET synchronous_commit = on"
-        )
-    names = ask.value("SELECT current_setting('synchronous_standby_names')")
-    standbys = ask.value("SELECT count(*) FROM pg_stat_replication")
-    if standbys and not names:
-        message = f"{standbys} standby(s), none synchronous: a failover can lose the last leases"
-        yield Finding(WARNING, "replication", message, "set synchronous_standby_names, or use fencing tokens")
-
-
-def _check_mysql(ask: _Ask) -> Iterator[Finding]:
-    before = time.time()
-    server = ask.value("SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))") / 1e6
-    yield from _skew(server, before, time.time())
-    if int(ask.value("SELECT @@global.innodb_flush_log_at_trx_commit")) != 1:
-        message = "innodb_flush_log_at_trx_commit is not 1: a crash can lose acknowledged leases"
-        yield Finding(WARNING, "durability", message, "set it to 1")
-    galera = ask.row("SHOW GLOBAL STATUS LIKE 'wsrep_ready'")
-    if galera is not None and _text(galera[1]).upper() == "ON":
-        message = "a Galera cluster: two nodes can each grant a lease before one of them is rolled back"
-        yield Finding(WARNING, "cluster", message, "connect all clients of leasehold to the same node")
-    yield from _other_users(ask)
-    yield from _replication(ask)
-
-
-def _other_users(ask: _Ask) -> Iterator[Finding]:
-    """Other database users whose listeners wait for wake-ups, as far as this user may see them (PROCESS)."""
-    asleep = "LEFT(INFO, %(length)s) = %(begins)s AND USER <> SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()"
-    users = f"SELECT GROUP_CONCAT(DISTINCT USER) FROM information_schema.PROCESSLIST WHERE {asleep}"
-    found = ask.value(users, length=len(SLEEPING), begins=SLEEPING)
-    if found is not None:
-        message = f"other database users also wait for leases ({_text(found)}): this user's releases cannot wake them"
-        advice = "use one database user for all that share leases; otherwise waiters poll, and are not served in order"
-        yield Finding(WARNING, "users", message, advice)
-
-
-def _replication(ask: _Ask) -> Iterator[Finding]:
-    """Replication, as far as this user may see it (REPLICATION CLIENT, on MariaDB REPLICA MONITOR, and PROCESS)."""
-    if ask.may_see("SHOW REPLICA STATUS") is not None:
-        message = "this server is a replica and accepts writes: leases need one primary"
-        yield Finding(WARNING, "primary", message, "give the URL of the primary, and turn read_only on here")
-    counts = ", ".join(f"'Rpl_semi_sync_{who}_clients'" for who in ("master", "source"))
-    synchronous = ask.row(f"SHOW GLOBAL STATUS WHERE Variable_name IN ({counts})")
-    replicas = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE LEFT(COMMAND, 11) = 'Binlog Dump'"
-    connected = ask.row("SHOW GLOBAL STATUS LIKE 'Slaves_connected'")  # MariaDB's, for everybody
-    count = max(int(ask.value(replicas)), int(connected[1]) if connected is not None else 0)
-    if count and not (synchronous is not None and int(synchronous[1])):
-        message = f"{count} replica(s), none semi-synchronous: a failover can lose the last leases"
-        yield Finding(WARNING, "replication", message, "turn semi-synchronous replication on, or use fencing tokens")
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,4 +1,7 @@
-"""Statements on a connection of the caller's, whatever library that is of, if it has a transaction for them."""
+"""``in_transaction``: the statements of :mod:`.sql.transaction`, on a connection of the caller's of any library.
+
+Such a connection needs an open transaction for them.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,43 @@ from collections.abc import Awaitable, Callable
 from inspect import iscoroutinefunction
 from typing import Any
 
-from .requests import Result, Statement
+from .sql.requests import Result, Statement
+from .sql.transaction import Aside, Inside
 
 _IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS
 
 
-def on(connection: Any) -> Callable[[Statement], Result]:
+def run(core: Any, connection: Any, work: Inside) -> int:
+    """On a connection of SQLAlchemy (or a Session), psycopg or PyMySQL (or one like it)."""
+    answer = None
+    try:
+        execute = _on(connection)
+        while True:
+            todo = work.send(answer)
+            answer = core.call(todo.steps) if isinstance(todo, Aside) else execute(todo)
+    except StopIteration as stop:
+        token: int = stop.value
+        return token
+    finally:
+        work.close()
+
+
+async def run_async(core: Any, connection: Any, work: Inside) -> int:
+    """On an async connection of SQLAlchemy (or an AsyncSession), psycopg or aiomysql (or one like it)."""
+    answer = None
+    try:
+        execute = await _on_async(connection)
+        while True:
+            todo = work.send(answer)
+            answer = await (core.call(todo.steps) if isinstance(todo, Aside) else execute(todo))
+    except StopIteration as stop:
+        token: int = stop.value
+        return token
+    finally:
+        work.close()
+
+
+def _on(connection: Any) -> Callable[[Statement], Result]:
     """What runs a statement there. Raises ValueError in autocommit, TypeError where that cannot be asked."""
     connection = getattr(connection, "driver_connection", connection)  # of what engine.raw_connection() gives
     if _is_sqlalchemy(connection):
@@ -26,7 +60,7 @@ def on(connection: Any) -> Callable[[Statement], Result]:
     return lambda statement: _through_a_cursor(connection, statement)
 
 
-async def on_async(connection: Any) -> Callable[[Statement], Awaitable[Result]]:
+async def _on_async(connection: Any) -> Callable[[Statement], Awaitable[Result]]:
     """The same for async connections of SQLAlchemy, psycopg or aiomysql (or one like it)."""
     if _is_sqlalchemy(connection):
         if not hasattr(connection, "get_raw_connection"):
@@ -83,13 +117,13 @@ def _has_begun(connection: Any) -> bool:
 
 
 def _through_sqlalchemy(connection: Any, statement: Statement) -> Result:
-    from ..sqlalchemy.statements import result_of, text_of
+    from .sqlalchemy.statements import result_of, text_of
 
     return result_of(connection.execute(text_of(statement.sql), dict(statement.values)))
 
 
 async def _through_sqlalchemy_async(connection: Any, statement: Statement) -> Result:
-    from ..sqlalchemy.statements import result_of, text_of
+    from .sqlalchemy.statements import result_of, text_of
 
     return result_of(await connection.execute(text_of(statement.sql), dict(statement.values)))
 
