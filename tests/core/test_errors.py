@@ -13,7 +13,7 @@ import pytest
 import leasehold
 from leasehold import fence
 from leasehold.kinds.once.outcomes import Damaged, OnceFailed, Outcome, TooManyOutcomes
-from leasehold.stores.sql.session import PoolTimeout
+from leasehold.stores.sql.pool import PoolTimeout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HOLDER = leasehold.LeaseInfo("x", "lock", "me", 7, {"a": [1]}, NOW, NOW, 2)

@@ -54,15 +54,6 @@ class Locked(StoreUnavailable):
     """Somebody's transaction has locked a row that an acquire wants, and its statement has done nothing."""
 
 
-class PoolTimeout(StoreUnavailable):
-    """Other calls of this process had all connections of the pool for as long as this call could wait."""
-
-    def __init__(self, connections: int, answered: float, limit: float, full: Full | None) -> None:
-        why = f"; the server refuses another connection: {full}" if full else ""
-        super().__init__(f"timed out after {limit:.3g} s waiting for one of {connections} connections{why}")
-        self.queued = clock.now() - answered < limit
-
-
 def no_connection(dialect: Dialect, code: Any, message: str) -> Exception:
     """Why there is none, from the server's code and words."""
     return dialect.turned_away(code, message) or (Full if dialect.is_full(code, message) else Broken)(message)

@@ -18,7 +18,22 @@ from typing import Any
 
 from ...core import clock
 from ...core.entry import HELD, Entry
-from ...core.protocol import GONE, RENEWED, Ask, Busy, Grant, Mismatch, Refusal, Renewal, Reply, Steps, T, Together
+from ...core.protocol import (
+    GONE,
+    RENEWED,
+    SECOND,
+    Ask,
+    Busy,
+    Grant,
+    Mismatch,
+    Refusal,
+    Renewal,
+    Reply,
+    Steps,
+    T,
+    Together,
+)
+from ...core.timing import WAITER_TTL
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..common.entries import EntryStore, Row
 from .requests import GIVE, Pause, Unsent
@@ -33,6 +48,8 @@ LOCKED_TRIES, MOMENT = 3, 0.02
 length of a statement."""
 RECHECK_LOCKED = 0.1
 """How soon to ask again for a name whose row is locked: nothing notifies a waiter when the row is unlocked."""
+KEPT = int(WAITER_TTL / 3 * SECOND)
+"""How much of a place has to be left if an acquire does not refresh it: more than one period of the keeper's checks."""
 CONTENDED = 1000
 """How many names are remembered as contended, at most."""
 CHECK_LOCKS_FOR = 60.0
@@ -129,7 +146,11 @@ class SqlStore(EntryStore):
             placed = any(permit.attempt == ask.attempt for permit in (*entry.holders, *entry.queue))
             if not (notified or waiter.called) and waiter.missed_its_grant(ask.attempt, entry, row.now):
                 self.waiters.distrust_push()
+            mine = next((waiting for waiting in entry.queue if waiting.attempt == ask.attempt), None)
+            expires = 0 if mine is None else mine.expires
             reply: Reply = entry.acquire(ask, row.session, row.now, row.wall)
+            if mine is not None and expires - row.now > KEPT:
+                mine.expires = expires  # the keeper refreshes it in time: that alone is not worth a write
             if not (yield from self._swap(row, entry, waits or ask.queue)):
                 waiter.called |= notified
                 yield from self._conflict(tries)

@@ -14,9 +14,10 @@ from ...core import clock
 from ...core.log import DEBUG, ERROR, log
 from ...core.protocol import ALL, Busy, Steps, T
 from ...errors import StoreError, StoreUnavailable
-from .requests import ASK, Broken, Finished, Full, Hint, NoPush, Pause, Refused, Result, Statement, Turn
-from .session import POOL_SIZE, PoolTimeout, Session, broken, for_the_server, never_sent, once_it_has_its_turn
-from .slots import CHECK_AFTER, RESERVED, Lent, Slot, Slots, SlotTurn
+from .pool import Fetch, Pool, PutBack, Wait
+from .requests import ASK, Broken, Finished, Hint, NoPush, Pause, Refused, Result, Statement, Turn
+from .session import POOL_SIZE, Session, broken, for_the_server, never_sent, once_it_has_its_turn
+from .slots import RESERVED, Lent
 from .threads import READY_WITHIN, RETRY, RETRY_WITHOUT_PUSH, SqlThreads
 
 
@@ -78,114 +79,73 @@ class _Bell:
 
 
 class AsyncSqlPool:
-    """As :class:`.threads.Pool`."""
+    """As :class:`.threads.SqlPool`."""
 
     spare = True
 
     def __init__(self, open: Callable[[float], Any], size: int = POOL_SIZE) -> None:
         self._open = open
-        self._begin(size + RESERVED)
+        self._pool: Pool[AsyncConnection] = Pool(size + RESERVED, _drop, keeps=True, checks=False)
 
-    def _begin(self, slots: int) -> None:
-        self._inherited: list[Slot[AsyncConnection]] = []
-        self._slots: Slots[AsyncConnection] = Slots(slots, lambda connection: connection.drop())
-        self._closed = False
-        self._answered = 0.0
+    async def take(self, limit: float, urgency: int = ASK) -> Lent[AsyncConnection]:
+        return await self._carry_out(self._pool.take(limit, urgency, _Bell()))
+
+    async def give(self, lent: Lent[AsyncConnection], good: bool) -> None:
+        await self._carry_out(self._pool.give(lent, good))
+
+    async def close(self) -> None:
+        await self._carry_out(self._pool.close())
 
     def after_fork(self) -> None:
-        self._inherited += self._slots.all()
-        self._slots = self._slots.anew()
-        self._closed = False
-        self._answered = 0.0
+        self._pool.anew(kept=True)
 
     def new_loop(self) -> None:
-        for slot in self._slots.all():
+        for slot in self._pool.anew(kept=False):
             connection, slot.connection = slot.connection, None
             if connection is not None:
                 connection.drop()
-        self._slots = self._slots.anew()
-        self._closed = False
 
-    async def take(self, limit: float, rank: int = ASK) -> Lent[AsyncConnection]:
-        slots, ends = self._slots, clock.now() + limit
-        bell = _Bell()
-        turn: SlotTurn[AsyncConnection] = SlotTurn(rank, bell)
-        slot: Slot[AsyncConnection] | None = None
-        refused: Full | None = None
-        late = False
+    async def _fetch(self, limit: float) -> tuple[AsyncConnection, bool]:
+        return await self._open(limit), True
+
+    async def _put_back(self, connection: AsyncConnection, good: bool) -> None:
+        await connection.close()
+
+    async def _carry_out(self, steps: Steps[T]) -> T:
+        answer: Any = None
+        error: BaseException | None = None
         try:
-            slots.join(turn)
-            while not self._closed:
-                slot = slots.slot_for(turn)
-                if slot is not None:
-                    turn.works = True
-                    try:
-                        return Lent(*await self._ready(slot, ends), slots, turn, slot)
-                    except Full as error:
-                        full, slot, refused, turn.works = slot, None, error, False
-                        if not slots.full(full):
-                            raise
-                if late:
-                    raise PoolTimeout(slots.others(), self._answered, limit, refused) from refused
-                left = ends - clock.now()
-                seconds = left if refused is None else min(left, CHECK_AFTER[rank])
-                late = not await bell.wait(seconds) and seconds == left
-            raise StoreUnavailable("this Locks is closed")
-        except BaseException:
-            try:
-                if slot is not None:
-                    await self._leave(slot)
-            finally:
-                slots.over(turn, slot)
-            raise
-
-    async def _ready(self, slot: Slot[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
-        """The connection of a slot, and whether it is to be checked."""
-        connection = slot.connection
-        if connection is not None:
-            if clock.now() - slot.since < 1.0 or not connection.stale():
-                return connection, False
-            await self._leave(slot)
-        opened: AsyncConnection = await self._open(max(0.1, ends - clock.now()))
-        slot.connection = opened
-        return opened, True
-
-    async def give(self, lent: Lent[AsyncConnection], good: bool) -> None:
-        slot = lent.slot
-        if lent.slots is not self._slots:  # of a loop that is gone, or the parent's
-            return
-        try:
-            if good and not self._closed:
-                self._answered = slot.since = clock.now()
-                await self._keep(slot)
-            else:
-                await self._leave(slot)
+            while True:
+                todo = steps.send(answer) if error is None else steps.throw(error)
+                answer = error = None
+                try:
+                    match todo:
+                        case Fetch(limit):
+                            answer = await self._fetch(limit)
+                        case PutBack(connection, good):
+                            await self._put_back(connection, good)
+                        case Wait(bell, seconds):
+                            answer = await bell.wait(seconds)
+                except BaseException as failed:
+                    error = failed
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
         finally:
-            lent.slots.over(lent.turn, slot)
+            error = None  # its traceback refers to this frame
+            steps.close()
 
-    async def _keep(self, slot: Slot[AsyncConnection]) -> None:
-        pass
 
-    async def _leave(self, slot: Slot[AsyncConnection]) -> None:
-        """Its connection is of no more use."""
-        connection, slot.connection = slot.connection, None
-        if connection is not None:
-            await connection.close()
-
-    async def close(self) -> None:
-        self._closed = True
-        for turn in self._slots.waiting():
-            turn.bell.ring()
-        for slot in self._slots.idle():
-            await self._leave(slot)
+def _drop(connection: AsyncConnection) -> None:
+    connection.drop()
 
 
 class AsyncBorrowedPool(AsyncSqlPool):
-    """As :class:`.threads.Borrowed`."""
+    """As :class:`.threads.BorrowedPool`."""
 
     def __init__(self, source: AsyncSource) -> None:
         self._source = source
-        self._begin(source.size())
+        self._pool = Pool(source.size(), _drop, keeps=False, checks=False)
 
     def after_fork(self) -> None:
         super().after_fork()
@@ -195,19 +155,11 @@ class AsyncBorrowedPool(AsyncSqlPool):
         super().after_fork()
         self._source.new_loop()
 
-    async def _ready(self, slot: Slot[AsyncConnection], ends: float) -> tuple[AsyncConnection, bool]:
-        slot.connection, new = await self._source.take(max(0.1, ends - clock.now()))
-        return slot.connection, new
+    async def _fetch(self, limit: float) -> tuple[AsyncConnection, bool]:
+        return await self._source.take(limit)
 
-    async def _keep(self, slot: Slot[AsyncConnection]) -> None:
-        connection, slot.connection = slot.connection, None
-        if connection is not None:
-            await self._source.give(connection, True)
-
-    async def _leave(self, slot: Slot[AsyncConnection]) -> None:
-        connection, slot.connection = slot.connection, None
-        if connection is not None:
-            await self._source.give(connection, False)
+    async def _put_back(self, connection: AsyncConnection, good: bool) -> None:
+        await self._source.give(connection, good)
 
 
 class SqlTasks:

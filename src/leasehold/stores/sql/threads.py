@@ -14,9 +14,10 @@ from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ...runtime.thread_start import Life, start_thread
 from ...runtime.wakeups import ThreadBell
 from ..common.main_thread import MainThread
-from .requests import ASK, Broken, Finished, Full, Hint, NoPush, Pause, Refused, Result, Statement, Turn
-from .session import POOL_SIZE, PoolTimeout, Session, broken, for_the_server, never_sent, once_it_has_its_turn
-from .slots import CHECK_AFTER, RESERVED, Lent, Slot, Slots, SlotTurn
+from .pool import Fetch, Pool, PutBack, Wait
+from .requests import ASK, Broken, Finished, Hint, NoPush, Pause, Refused, Result, Statement, Turn
+from .session import POOL_SIZE, Session, broken, for_the_server, never_sent, once_it_has_its_turn
+from .slots import RESERVED, Lent
 
 READY_WITHIN = 1.0
 """How long the first waiter waits until push is up."""
@@ -75,103 +76,57 @@ class Listener(Protocol):
 
 
 class SqlPool:
-    """At most ``size`` connections, and one more for renewals, releases and claims alone. Each is lent for one
-    operation, and never while a caller waits for a lease."""
+    """Our own connections: ``size``, and one more for renewals, releases and claims alone."""
 
     spare = True
 
     def __init__(self, open: Callable[[float], Connection], size: int = POOL_SIZE) -> None:
         self._open = open
-        self._begin(size + RESERVED)
+        self._pool: Pool[Connection] = Pool(size + RESERVED, Connection.close, keeps=True, checks=True)
 
-    def _begin(self, slots: int) -> None:
-        self._inherited: list[Slot[Connection]] = []
-        self._slots: Slots[Connection] = Slots(slots, self._close)
-        self._closed = False
-        self._answered = 0.0
+    def take(self, limit: float, urgency: int = ASK) -> Lent[Connection]:
+        """Raises Broken, StoreError."""
+        return self._carry_out(self._pool.take(limit, urgency, ThreadBell()))
+
+    def give(self, lent: Lent[Connection], good: bool) -> None:
+        self._carry_out(self._pool.give(lent, good))
+
+    def close(self) -> None:
+        self._carry_out(self._pool.close())
 
     def after_fork(self) -> None:
         """The parent's connections are neither used nor closed: a word on them would be the parent's."""
-        self._inherited += self._slots.all()
-        self._slots = self._slots.anew()
-        self._closed = False
-        self._answered = 0.0
+        self._pool.anew(kept=True)
 
-    def take(self, limit: float, rank: int = ASK) -> Lent[Connection]:
-        """Raises Broken, StoreError."""
-        slots, ends = self._slots, clock.now() + limit
-        turn: SlotTurn[Connection] = SlotTurn(rank, ThreadBell())
-        slot: Slot[Connection] | None = None
-        refused: Full | None = None
-        try:
-            slots.join(turn)
-            while not self._closed:
-                slot = slots.slot_for(turn)
-                if slot is not None:
-                    turn.works = True
-                    try:
-                        return Lent(*self._ready(slot, ends), slots, turn, slot)
-                    except Full as error:
-                        full, slot, refused, turn.works = slot, None, error, False
-                        if not slots.full(full):
-                            raise
-                left = ends - clock.now()
-                if left <= 0:
-                    raise PoolTimeout(slots.others(), self._answered, limit, refused) from refused
-                turn.bell.wait(min(left, CHECK_AFTER[rank]))
-            raise StoreUnavailable("this Locks is closed")
-        except BaseException:
-            if slot is not None:
-                self._leave(slot)
-            slots.over(turn, slot)
-            raise
+    def _fetch(self, limit: float) -> tuple[Connection, bool]:
+        return self._open(limit), True
 
-    def _ready(self, slot: Slot[Connection], ends: float) -> tuple[Connection, bool]:
-        """The connection of a slot, and whether it is to be checked."""
-        connection = slot.connection
-        if connection is not None:
-            if clock.now() - slot.since < 1.0 or not connection.stale():
-                return connection, False
-            self._leave(slot)
-        slot.connection = connection = self._open(max(0.1, ends - clock.now()))
-        return connection, True
-
-    def give(self, lent: Lent[Connection], good: bool) -> None:
-        slot = lent.slot
-        if lent.slots is not self._slots:  # a child that was forked meanwhile: it is the parent's
-            return
-        try:
-            if good:
-                self._answered = slot.since = clock.now()
-                self._keep(slot)
-            else:
-                self._leave(slot)
-        finally:
-            lent.slots.over(lent.turn, slot)
-        if self._closed:
-            self._close_idle()
-
-    def _keep(self, slot: Slot[Connection]) -> None:
-        pass
-
-    def _leave(self, slot: Slot[Connection]) -> None:
-        """Its connection is of no more use."""
-        connection, slot.connection = slot.connection, None
-        if connection is not None:
-            self._close(connection)
-
-    def _close(self, connection: Connection) -> None:
+    def _put_back(self, connection: Connection, good: bool) -> None:
         connection.close()
 
-    def close(self) -> None:
-        self._closed = True
-        for turn in self._slots.waiting():
-            turn.bell.ring()
-        self._close_idle()
-
-    def _close_idle(self) -> None:
-        for slot in self._slots.idle():
-            self._leave(slot)
+    def _carry_out(self, steps: Steps[T]) -> T:
+        answer: Any = None
+        error: BaseException | None = None
+        try:
+            while True:
+                todo = steps.send(answer) if error is None else steps.throw(error)
+                answer = error = None
+                try:
+                    match todo:
+                        case Fetch(limit):
+                            answer = self._fetch(limit)
+                        case PutBack(connection, good):
+                            self._put_back(connection, good)
+                        case Wait(bell, seconds):
+                            answer = bell.wait(seconds)
+                except BaseException as failed:
+                    error = failed
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            error = None  # its traceback refers to this frame
+            steps.close()
 
 
 class BorrowedPool(SqlPool):
@@ -179,23 +134,17 @@ class BorrowedPool(SqlPool):
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._begin(source.size())
+        self._pool = Pool(source.size(), lambda connection: source.give(connection, False), keeps=False, checks=True)
 
     def after_fork(self) -> None:
         super().after_fork()
         self._source.after_fork()
 
-    def _ready(self, slot: Slot[Connection], ends: float) -> tuple[Connection, bool]:
-        slot.connection, new = self._source.take(max(0.1, ends - clock.now()))
-        return slot.connection, new
+    def _fetch(self, limit: float) -> tuple[Connection, bool]:
+        return self._source.take(limit)
 
-    def _keep(self, slot: Slot[Connection]) -> None:
-        connection, slot.connection = slot.connection, None
-        if connection is not None:
-            self._source.give(connection, True)
-
-    def _close(self, connection: Connection) -> None:
-        self._source.give(connection, False)
+    def _put_back(self, connection: Connection, good: bool) -> None:
+        self._source.give(connection, good)
 
 
 class Gate:
