@@ -114,7 +114,7 @@ def is_read_of_all(request: Any) -> bool:
 
 def is_join(request: Any) -> bool:
     """Whether they are about to take a name or to join its queue, in one statement."""
-    return isinstance(request, Statement) and "INSERT" in request.sql and "json_array" in request.sql.lower()
+    return isinstance(request, Statement) and "%(ttl)s" in request.sql and "json" in request.sql.lower()
 
 
 def before(kind: Callable[[Any], bool], steps: Any, act: Callable[[], Any]) -> Any:

@@ -241,7 +241,7 @@ def test_what_is_joined_is_written_as_earlier_versions_do(database: Database, na
 
 @pytest.mark.parametrize("own_of_all", ["mariadb", "mysql"], indirect=True)
 def test_who_does_not_fit_into_a_queue_leaves_it_as_it_is(own_of_all: Database, namespace: str) -> None:
-    """Without strict mode a text that is too long is nothing at all, and a warning."""
+    """Whoever releases the name has to send all of it. (Without strict mode, a text that is too long is nothing.)"""
     own_of_all.sql("SET GLOBAL max_allowed_packet = 65536")
     own_of_all.sql("SET GLOBAL sql_mode = ''")
     with opened(own_of_all, namespace) as core:

@@ -45,7 +45,8 @@ _INTO = """INSERT INTO {table}
 # A waiter joins the queue behind a holder and the waiters before it. The row shows whether it did, not the answer.
 # (``stores/sql/rows.py`` describes ``more``: its first two parts are the shape and the limit, the last the queue.)
 _IS_LOCK = """IF(JSON_VALID(more), JSON_UNQUOTE(JSON_EXTRACT(more, '$[0]')) = 'lock' AND JSON_EXTRACT(more, '$[1]') = 1
-        AND JSON_TYPE(JSON_EXTRACT(more, '$[7]')) = 'ARRAY' AND LOCATE(%(attempt)s, more) = 0, 0)"""
+        AND JSON_TYPE(JSON_EXTRACT(more, '$[7]')) = 'ARRAY' AND LOCATE(%(attempt)s, more) = 0
+        AND LENGTH(more) < @@max_allowed_packet DIV 2, 0)"""
 _JOINS = f"""(state <> 0 AND expires > {_NOW} AND attempt <> %(attempt)s AND format = {FORMAT}
     AND COALESCE(more IS NULL OR {_IS_LOCK}, 0))"""
 _PLAIN = "JSON_ARRAY('lock', 1, token, 1, expires - acquired, 0, JSON_ARRAY(), JSON_ARRAY())"
@@ -124,7 +125,7 @@ class MySQL(Dialect):
     KEY expires_day (expires_day)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"""
     TAKE = _TO_TAKE.replace("{or_joins}", "").replace("{joined}", "")
-    # More than max_allowed_packet is NULL, and an error in strict mode alone: then it does not join.
+    # A queue of half max_allowed_packet is not joined: whoever swaps the row sends all of it, with its quotes escaped.
     TAKE_OR_JOIN = _TO_TAKE.replace("{or_joins}", f" OR {_JOINS}").replace(
         "{joined}", f" more = IF({_JOINS}, COALESCE({_JOINED}, more), more),"
     )
