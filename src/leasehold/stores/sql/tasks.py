@@ -7,7 +7,7 @@ of an answer. Whatever is asked about the same name after that waits for it, so 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ...core import clock
@@ -88,13 +88,13 @@ class AsyncSqlPool:
         self._pool: Pool[AsyncConnection] = Pool(size + RESERVED, _drop, keeps=True, checks=False)
 
     async def take(self, limit: float, urgency: int = ASK) -> Lent[AsyncConnection]:
-        return await self._carry_out(self._pool.take(limit, urgency, _Bell()))
+        return await drive(self._pool.take(limit, urgency, _Bell()), self._do)
 
     async def give(self, lent: Lent[AsyncConnection], good: bool) -> None:
-        await self._carry_out(self._pool.give(lent, good))
+        await drive(self._pool.give(lent, good), self._do)
 
     async def close(self) -> None:
-        await self._carry_out(self._pool.close())
+        await drive(self._pool.close(), self._do)
 
     def after_fork(self) -> None:
         self._pool.anew(kept=True)
@@ -111,29 +111,14 @@ class AsyncSqlPool:
     async def _put_back(self, connection: AsyncConnection, good: bool) -> None:
         await connection.close()
 
-    async def _carry_out(self, steps: Steps[T]) -> T:
-        answer: Any = None
-        error: BaseException | None = None
-        try:
-            while True:
-                todo = steps.send(answer) if error is None else steps.throw(error)
-                answer = error = None
-                try:
-                    match todo:
-                        case Fetch(limit):
-                            answer = await self._fetch(limit)
-                        case PutBack(connection, good):
-                            await self._put_back(connection, good)
-                        case Wait(bell, seconds):
-                            answer = await bell.wait(seconds)
-                except BaseException as failed:
-                    error = failed
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            error = None  # its traceback refers to this frame
-            steps.close()
+    async def _do(self, todo: Fetch | PutBack | Wait) -> Any:
+        match todo:
+            case Fetch(limit):
+                return await self._fetch(limit)
+            case PutBack(connection, good):
+                return await self._put_back(connection, good)
+            case Wait(bell, seconds):
+                return await bell.wait(seconds)
 
 
 def _drop(connection: AsyncConnection) -> None:
@@ -371,33 +356,48 @@ class TasksOfALoop(SqlTasks):
             steps.close()
 
 
-async def carry_out(steps: Steps[T], connection: AsyncConnection, ends: float, todo: Any = None) -> T:
+async def carry_out(steps: Steps[T], connection: AsyncConnection, ends: float, turn: Turn | None = None) -> T:
+    """As for threads."""
+    server_ends, lost = for_the_server(ends), False
+
+    async def do(todo: Turn | Pause | Statement) -> Any:
+        nonlocal lost
+        left = ends - clock.now()
+        if left <= 0:
+            raise StoreUnavailable("timed out waiting for the server")
+        if isinstance(todo, Turn):
+            return server_ends
+        if isinstance(todo, Pause):
+            return await asyncio.sleep(min(todo.seconds, left))
+        try:
+            return await connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
+        except Broken:
+            lost = True
+            raise
+
+    result = await drive(steps, do, turn)
+    if lost:
+        raise Finished(result)
+    return result
+
+
+async def drive(steps: Steps[T], do: Callable[[Any], Awaitable[Any]], todo: Any = None) -> T:
     """As for threads."""
     answer: Any = None
-    error: Refused | Broken | None = None
-    lost, server_ends = False, for_the_server(ends)
+    error: BaseException | None = None
     try:
         while True:
             if todo is None:
                 todo = steps.send(answer) if error is None else steps.throw(error)
-            answer, error = None, None
-            left = ends - clock.now()
-            if left <= 0:
-                raise StoreUnavailable("timed out waiting for the server")
-            if isinstance(todo, Turn):
-                answer = server_ends
-            elif isinstance(todo, Pause):
-                await asyncio.sleep(min(todo.seconds, left))
-            else:
-                try:
-                    answer = await connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
-                except (Refused, Broken) as failed:
-                    error, lost = failed, lost or isinstance(failed, Broken)
+            answer = error = None
+            try:
+                answer = await do(todo)
+            except BaseException as failed:
+                error = failed
             todo = None
     except StopIteration as stop:
-        if lost:
-            raise Finished(stop.value) from None
         result: T = stop.value
         return result
     finally:
+        error = None  # its traceback refers to this frame
         steps.close()

@@ -86,13 +86,13 @@ class SqlPool:
 
     def take(self, limit: float, urgency: int = ASK) -> Lent[Connection]:
         """Raises Broken, StoreError."""
-        return self._carry_out(self._pool.take(limit, urgency, ThreadBell()))
+        return drive(self._pool.take(limit, urgency, ThreadBell()), self._do)
 
     def give(self, lent: Lent[Connection], good: bool) -> None:
-        self._carry_out(self._pool.give(lent, good))
+        drive(self._pool.give(lent, good), self._do)
 
     def close(self) -> None:
-        self._carry_out(self._pool.close())
+        drive(self._pool.close(), self._do)
 
     def after_fork(self) -> None:
         """The parent's connections are neither used nor closed: a word on them would be the parent's."""
@@ -104,29 +104,14 @@ class SqlPool:
     def _put_back(self, connection: Connection, good: bool) -> None:
         connection.close()
 
-    def _carry_out(self, steps: Steps[T]) -> T:
-        answer: Any = None
-        error: BaseException | None = None
-        try:
-            while True:
-                todo = steps.send(answer) if error is None else steps.throw(error)
-                answer = error = None
-                try:
-                    match todo:
-                        case Fetch(limit):
-                            answer = self._fetch(limit)
-                        case PutBack(connection, good):
-                            self._put_back(connection, good)
-                        case Wait(bell, seconds):
-                            answer = bell.wait(seconds)
-                except BaseException as failed:
-                    error = failed
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        finally:
-            error = None  # its traceback refers to this frame
-            steps.close()
+    def _do(self, todo: Fetch | PutBack | Wait) -> Any:
+        match todo:
+            case Fetch(limit):
+                return self._fetch(limit)
+            case PutBack(connection, good):
+                return self._put_back(connection, good)
+            case Wait(bell, seconds):
+                return bell.wait(seconds)
 
 
 class BorrowedPool(SqlPool):
@@ -322,35 +307,50 @@ class SqlThreads:
         self._reset()
 
 
-def carry_out(steps: Steps[T], connection: Connection, ends: float, todo: Any = None) -> T:
-    """Run an operation on a connection until it is done or the time is over. ``todo``: what it has yielded already.
+def carry_out(steps: Steps[T], connection: Connection, ends: float, turn: Turn | None = None) -> T:
+    """Run an operation on a connection until it is done or the time is over. ``turn``: what it has yielded already.
 
     Raises Finished if it is done although the connection broke."""
+    server_ends, lost = for_the_server(ends), False
+
+    def do(todo: Turn | Pause | Statement) -> Any:
+        nonlocal lost
+        left = ends - clock.now()
+        if left <= 0:
+            raise StoreUnavailable("timed out waiting for the server")
+        if isinstance(todo, Turn):
+            return server_ends
+        if isinstance(todo, Pause):
+            return time.sleep(min(todo.seconds, left))
+        try:
+            return connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
+        except Broken:
+            lost = True
+            raise
+
+    result = drive(steps, do, turn)
+    if lost:
+        raise Finished(result)
+    return result
+
+
+def drive(steps: Steps[T], do: Callable[[Any], Any], todo: Any = None) -> T:
+    """Do what the steps yield: the result is sent back, an error thrown in. ``todo``: what they yielded already."""
     answer: Any = None
-    error: Refused | Broken | None = None
-    lost, server_ends = False, for_the_server(ends)
+    error: BaseException | None = None
     try:
         while True:
             if todo is None:
                 todo = steps.send(answer) if error is None else steps.throw(error)
-            answer, error = None, None
-            left = ends - clock.now()
-            if left <= 0:
-                raise StoreUnavailable("timed out waiting for the server")
-            if isinstance(todo, Turn):
-                answer = server_ends
-            elif isinstance(todo, Pause):
-                time.sleep(min(todo.seconds, left))
-            else:
-                try:
-                    answer = connection.execute(todo, min(left, todo.within) if isinstance(todo, Hint) else left)
-                except (Refused, Broken) as failed:
-                    error, lost = failed, lost or isinstance(failed, Broken)
+            answer = error = None
+            try:
+                answer = do(todo)
+            except BaseException as failed:
+                error = failed
             todo = None
     except StopIteration as stop:
-        if lost:
-            raise Finished(stop.value) from None
         result: T = stop.value
         return result
     finally:
+        error = None  # its traceback refers to this frame
         steps.close()
