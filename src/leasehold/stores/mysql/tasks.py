@@ -13,7 +13,7 @@ from pymysql.constants import CLIENT, CR
 from ...core import clock
 from ...core.protocol import Busy
 from ...errors import StoreError
-from ..sql.opening import unless_cancelled
+from ..sql.opening import or_closed_by_task, unless_cancelled
 from ..sql.requests import Broken, Hint, Result, Statement
 from ..sql.session import Session
 from ..sql.tasks import AsyncSqlPool, SqlTasks, carry_out
@@ -48,7 +48,8 @@ async def connect(options: Mapping[str, Any]) -> Any:
     if not options.get("ssl"):
         return await aiomysql.connect(**options)
     raw = _Demanding(**options)
-    await raw.ping()  # connects
+    async with or_closed_by_task(raw):
+        await raw.ping()  # connects
     return raw
 
 
