@@ -153,7 +153,7 @@ def test_what_the_statement_stores_is_what_the_rules_say(database: Database, nam
 
 
 @pytest.mark.parametrize(
-    "case", ["expired", "holds it", "waits", "nobody holds it", "semaphore", "several", "newer", "late"]
+    "case", ["expired", "holds it", "waits", "nobody holds it", "semaphore", "several", "newer", "late", "damaged"]
 )
 def test_what_the_statement_leaves_as_it_is(database: Database, namespace: str, case: str) -> None:
     """All of that is for the rules to decide."""
@@ -165,8 +165,8 @@ def test_what_the_statement_leaves_as_it_is(database: Database, namespace: str, 
             asked = first._replace(queue=True)
         elif case in ("waits", "nobody holds it"):
             assert isinstance(run(core, core.store.acquire(asked)), Busy)
-        change = {"expired": "expires = 1", "nobody holds it": "state = 0", "newer": "format = 2"}.get(case)
-        if change:
+        changes = {"expired": "expires = 1", "nobody holds it": "state = 0", "newer": "format = 2"}
+        if change := {**changes, "damaged": """more = '["lock",1,'"""}.get(case):
             database.sql(f"UPDATE leasehold SET {change} WHERE namespace = %s", namespace)
         if case == "nobody holds it":
             asked = ask("name", queue=True)
