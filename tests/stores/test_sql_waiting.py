@@ -72,12 +72,14 @@ def test_places_are_kept_while_their_waiters_sleep(
     taken: list[int] = []
     lease = locks.lock("name", ttl=300).acquire()
     with SIDES[side](database.url, namespace, 3, taken):
-        queued(locks, 3)
-        before = places(database, namespace)
-        last = max(expires for _, expires in before)
-        eventually(lambda: min(expires for _, expires in places(database, namespace)) > last + SECOND)
-        assert [attempt for attempt, _ in places(database, namespace)] == [attempt for attempt, _ in before]
-        lease.release()
+        try:
+            queued(locks, 3)
+            before = places(database, namespace)
+            last = max(expires for _, expires in before)
+            eventually(lambda: min(expires for _, expires in places(database, namespace)) > last + SECOND)
+            assert [attempt for attempt, _ in places(database, namespace)] == [attempt for attempt, _ in before]
+        finally:
+            lease.release()
     assert len(taken) == 3
 
 
