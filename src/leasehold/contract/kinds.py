@@ -69,6 +69,9 @@ class ElectionContract:
         In threads the callback runs in the calling thread, and has to check ``term.stopping`` or ``term.valid``. In
         asyncio this is awaited; the callback is a task, and is cancelled when it has to stop.
 
+        An error of the callback is logged and ends its term. This candidate then campaigns again: after 1 s, and after
+        further errors after up to 30 s. With ``on_error="raise"`` the error ends the candidacy.
+
         Args:
             callback: called with the :class:`Term`; in asyncio an async function.
 
@@ -78,7 +81,9 @@ class ElectionContract:
 
         Raises:
             RuntimeError: this candidate is running already.
-            Exception: an error of the callback ends the candidacy, except LeaseLost after the term was over.
+            StoreNotReady: the store cannot serve leases. (A store that does not answer is retried.)
+            Exception: with ``on_error="raise"``, what the callback has raised, except LeaseLost after the term was
+                over. KeyboardInterrupt, SystemExit and a cancellation of ``run`` always end the candidacy.
         """
         raise NotImplementedError
 
