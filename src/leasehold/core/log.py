@@ -58,3 +58,8 @@ def log(level: int, message: str, *args: object, exc: BaseException | None = Non
 
     extra = {f"lease_{key}": value for key, value in fields.items()}
     logging.getLogger("leasehold").log(level, message, *args, exc_info=exc, extra=extra)
+
+
+def notice(message: str, *args: object, **fields: Any) -> None:
+    """Log a line of level INFO. The command shows it, too: whoever waits at a terminal wants to know for what."""
+    log(INFO if show is None else WARNING, message, *args, **fields)

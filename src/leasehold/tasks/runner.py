@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
@@ -89,6 +90,17 @@ class TaskRegistry(Registry):
             self.loop, self.loop_thread = loop, threading.get_ident()
             self.bell = TaskBell(loop)
         return loop
+
+    caller = "task"
+
+    def me(self) -> weakref.ref[asyncio.Task[Any]] | None:
+        task = asyncio.current_task()
+        return None if task is None else weakref.ref(task)
+
+    def is_alone(self, begins: bool) -> bool:
+        if begins or threading.get_ident() != self.loop_thread:
+            return False  # a loop may have very many tasks
+        return asyncio.all_tasks() <= {asyncio.current_task(), *self.tasks}
 
     def new_bell(self) -> TaskBell:
         return TaskBell(self.bind())
