@@ -142,7 +142,7 @@ class Attempt:
         retries = left > 0 and ask.queue
         if began:
             then = f"; retrying for up to {left:.3g} s" if retries else ""
-            core.tell("unavailable", ask.name, None, f"{error}{then}")
+            core.tell("unavailable", ask.name, None, f"{error}{then}", retry_for=left if retries else 0.0)
         if not retries:
             cause = error.__cause__ and error.__cause__.with_traceback(None)  # the way through the driver says nothing
             raise gave_up(ask, error, self.failures, self.failing_since, now) from cause
