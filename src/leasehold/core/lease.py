@@ -130,6 +130,13 @@ def remove_callback(lease: BaseLease, callback: Callable[..., object]) -> None:
         lease._callbacks.remove(callback)
 
 
+def exchange(lease: BaseLease, other: BaseLease) -> None:
+    """Let each of two handles stand for the other's lease."""
+    lease._state, other._state = other._state, lease._state
+    lease._state.bind(lease)
+    other._state.bind(other)
+
+
 # Open blocks.
 
 _open: ContextVar[tuple[tuple[weakref.ref[BaseLease], str, object], ...]] = ContextVar("leasehold_open", default=())

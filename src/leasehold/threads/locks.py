@@ -173,7 +173,7 @@ class Locks(OfThreads, LocksContract):
     def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
         return RWLock(self._core, name, options, self)
 
-    def rlock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
         return RLock(self._core, self._core.lock_spec("rlock", name, options), self._holds, self)
 
     def all_of(self, *names: str, **options: Unpack[LockOptions]) -> AllOf:
