@@ -8,6 +8,7 @@ import sqlite3
 import time
 import traceback
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,8 @@ def check(error: leasehold.StoreUnavailable, caplog: pytest.LogCaptureFixture) -
     shown = chain(error)
     assert str(error).startswith("cannot acquire 'x', tried "), error
     assert "secret" not in str(error)
-    assert len(shown) <= 2 or isinstance(shown[2], OSError), "the driver's error, and why by its own words"
-    assert len(shown) <= 3
+    assert len(shown) <= 3, "the driver's error, and what it names as its cause"
+    assert all(error.__cause__ is cause for error, cause in pairwise(shown)), "not what it met on its way"
     assert not any(isinstance(each, leasehold.LeaseholdError) for each in shown[1:])
     assert len("".join(traceback.format_exception(error)).splitlines()) < 60
     told = [each for each in caplog.records if getattr(each, "lease_event", None) == "unavailable"]

@@ -406,7 +406,7 @@ class Registry:
     def is_alone(self, begins: bool) -> bool:
         """Whether nothing but the calling thread or task can release what this registry holds: no others run.
 
-        ``begins``: at the beginning of a wait, where the answer must be cheap: False if it is not."""
+        ``begins``: the wait has just begun, so the answer has to be cheap: False if it is not."""
         raise NotImplementedError
 
     def new_bell(self) -> Bell:

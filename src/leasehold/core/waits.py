@@ -27,7 +27,7 @@ def timed_out(core: Registry, ask: Ask, busy: Busy, waited: float) -> AcquireTim
     holder, holding = busy.holder, busy.holder and info(busy.holder)
     if holder is not None and holding is not None:
         fields = {"holder": holder.owner, "holder_token": holder.token, "until": holding.expires}
-        who = f"{shown(holder.owner)}{_relation(core, ask, busy)}"
+        who = f"{shown(holder.owner)}{_relation(core, ask, busy, waited < NOTICE_AFTER)}"
         parts.append(
             f"held by {who} for {holder.age:.3g} s, expires in {holder.expires_in:.3g} s (token {holder.token})"
         )
@@ -45,7 +45,7 @@ def say_waiting(core: Registry, ask: Ask, busy: Busy, age: float) -> None:
         held_for = holder.age + age
         since = datetime.now(UTC) - timedelta(seconds=held_for)
         fields |= {"holder": holder.owner, "holder_token": holder.token, "since": since}
-        who = f"{shown(holder.owner)}{_relation(core, ask, busy)}"
+        who = f"{shown(holder.owner)}{_relation(core, ask, busy, False)}"
         when = since.astimezone().isoformat(timespec="seconds")
         parts.append(f"held by {who} since {when} ({held_for:.3g} s), token {holder.token}")
     why = ", ".join([*parts, *_ahead(busy)]) or OTHERS
@@ -77,11 +77,11 @@ def _ahead(busy: Busy) -> list[str]:
     return ["1 waiter ahead" if busy.place == 1 else f"{busy.place} waiters ahead"]
 
 
-def _relation(core: Registry, ask: Ask, busy: Busy) -> str:
+def _relation(core: Registry, ask: Ask, busy: Busy, begins: bool) -> str:
     """What the holder is to the caller, in brackets; nothing if it is in another process."""
     if not _is_of_this_process(busy):
         return ""
-    return f" (this {core.caller} itself)" if _waits_for_itself(core, ask, busy, not ask.queue) else " (this process)"
+    return f" (this {core.caller} itself)" if _waits_for_itself(core, ask, busy, begins) else " (this process)"
 
 
 def _is_of_this_process(busy: Busy) -> bool:
