@@ -40,7 +40,7 @@ def names(options: Options) -> str:
     from ..core import log
     from .store import leave
 
-    log.show = lambda message, event: None
+    log.show = lambda message, fields: None
     timer = threading.Timer(PATIENCE, os._exit, (0,))
     timer.daemon = True
     timer.start()

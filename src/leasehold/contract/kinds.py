@@ -69,6 +69,9 @@ class ElectionContract:
         In threads the callback runs in the calling thread, and has to check ``term.stopping`` or ``term.valid``. In
         asyncio this is awaited; the callback is a task, and is cancelled when it has to stop.
 
+        An error of the callback is logged and ends its term. This candidate then campaigns again: after 1 s, and after
+        further errors after up to 30 s. With ``on_error="raise"`` the error ends the candidacy.
+
         Args:
             callback: called with the :class:`Term`; in asyncio an async function.
 
@@ -78,7 +81,9 @@ class ElectionContract:
 
         Raises:
             RuntimeError: this candidate is running already.
-            Exception: an error of the callback ends the candidacy, except LeaseLost after the term was over.
+            StoreNotReady: the store cannot serve leases. (A store that does not answer is retried.)
+            Exception: with ``on_error="raise"``, what the callback has raised, except LeaseLost after the term was
+                over. KeyboardInterrupt, SystemExit and a cancellation of ``run`` always end the candidacy.
         """
         raise NotImplementedError
 
@@ -118,14 +123,33 @@ class GroupContract:
 
         Args:
             data: JSON of at most 4 KiB that the other members see. Default: None.
+            unique: True: refuse to join while there is a member with the same owner. Default: False.
 
         Returns:
             The membership: a :class:`Lease`.
 
         Raises:
+            AcquireTimeout: ``unique``, and there is such a member; ``holder`` is its lease.
             ValueError: the data is not JSON, or too long.
             ShuttingDown: the ``Locks`` was drained or closed.
             StoreError: the store did not answer.
+        """
+        raise NotImplementedError
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        """Change the data of every membership that was acquired through this object. In asyncio awaited.
+
+        The members that watch get it as an update, not as one that has left and one that has joined. The membership
+        gets a new token, and its member a new ``id`` and ``joined``.
+
+        Args:
+            data: as for :meth:`join`.
+
+        Raises:
+            LookupError: there is no membership to update.
+            LeaseLost: the membership is lost.
+            ValueError: the data is not JSON, or too long.
+            StoreError: the store did not answer as long as the membership lasted, or refused: the membership is over.
         """
         raise NotImplementedError
 

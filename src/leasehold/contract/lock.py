@@ -51,8 +51,10 @@ class LockContract:
 
         Args:
             timeout: how long to wait, as a duration. Default: 0.
+            cancel: threads only: as for :meth:`acquire`. Default: None.
 
         Raises:
+            AcquireCancelled: ``cancel`` was set.
             StoreUnavailable: the store did not answer. With on_unavailable="skip" None is returned instead.
             StoreNotReady: the store cannot serve leases.
             ShuttingDown: this ``Locks`` was drained or closed.
@@ -90,6 +92,24 @@ class LockContract:
         Raises:
             AcquireTimeout: another holder has the name.
             ValueError: the store is not a SQL store, or the connection cannot be used.
+        """
+        raise NotImplementedError
+
+
+class RLockContract:
+    """A lock that its holder can enter again."""
+
+    @property
+    def hold_count(self) -> int:
+        """How many entries the calling thread or task has not released yet; 0 if it does not hold the lock. No I/O.
+
+        A lost lease counts until its entries are released. Hazelcast's ``getLockCount``, Redisson's ``getHoldCount``.
+
+        Example::
+
+            lock = locks.rlock("tree")
+            with lock, lock:
+                assert lock.hold_count == 2
         """
         raise NotImplementedError
 

@@ -172,6 +172,8 @@ class LocksContract:
             name: the name of the election.
             stop_before: a leader that cannot renew its term is notified to stop this long before the term ends.
                 Default: ttl / 6, at most 5 s.
+            on_error: what an error of the callback ends: "log", its term alone: the error is logged, and the candidate
+                campaigns again after a pause; "raise", the candidacy: ``run`` raises the error. Default: "log".
             options: of the options of :meth:`lock`: ttl, renew_every, drift, max_renew_failures, kind, and data, which
                 others see as the leader's.
 

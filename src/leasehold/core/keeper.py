@@ -229,11 +229,15 @@ def renew(core: Registry, state: LeaseState, ttl: timing.Duration | None, offere
 
 
 def close(core: Registry, limit: float, bell: Bell) -> Effects[None]:
-    """Lose and give back what is held, end the waits, all within ``limit``."""
+    """Lose and give back what is held, leave the groups, end the waits, all within ``limit``."""
     ends = core.now() + limit
     for waiting in list(core.asking.values()):
         waiting.ring()
-    yield from give_up(core, core.held(), CLOSED, ends, bell)
+    held = core.held()
+    for state in held:
+        if state.claim.attempt in core.standing:
+            core.end(state, RELEASED)  # whoever leaves loses nothing
+    yield from give_up(core, held, CLOSED, ends, bell)
     while (core.asking or core.giving) and core.now() < ends:
         yield Wait(bell, 0.005)
     yield from give_up(core, core.held(), CLOSED, ends, bell)  # what was granted just then

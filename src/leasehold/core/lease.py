@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Self, TypeVar
 
@@ -130,21 +130,36 @@ def remove_callback(lease: BaseLease, callback: Callable[..., object]) -> None:
         lease._callbacks.remove(callback)
 
 
+def exchange(lease: BaseLease, other: BaseLease) -> None:
+    """Let each of two handles stand for the other's lease."""
+    lease._state, other._state = other._state, lease._state
+    lease._state.bind(lease)
+    other._state.bind(other)
+
+
 # Open blocks.
 
-_open: ContextVar[tuple[tuple[weakref.ref[BaseLease], str], ...]] = ContextVar("leasehold_open", default=())
-"""The leases of the open blocks, weakly, and their names. The block alone keeps its lease alive: when an interrupt
-keeps ``leave`` from being called, the lease is still collected and released."""
+_open: ContextVar[tuple[tuple[weakref.ref[BaseLease], str, object], ...]] = ContextVar("leasehold_open", default=())
+"""The leases of the open blocks, weakly, their names, and who entered them: a task inherits the blocks of the task that
+started it. The block alone keeps its lease alive: when an interrupt keeps ``leave`` from being called, the lease is
+still collected and released."""
 
 
 def enter(lease: BaseLease) -> None:
     """Note that the lease's block begins in this thread or task."""
-    _open.set((*_open.get(), (weakref.ref(lease), lease.name)))
+    _open.set((*_open.get(), (weakref.ref(lease), lease.name, lease._core.me())))
 
 
 def leave(lease: BaseLease) -> None:
     """Note that the lease's block ends. Removes leases that were collected, too."""
     _open.set(tuple([each for each in _open.get() if each[0]() is not lease and each[0]() is not None]))
+
+
+def blocks_of(me: object) -> list[tuple[Registry, Sequence[LeaseState]]]:
+    """The leases of the blocks that this thread or task has entered, with the registries that they are kept in."""
+    blocks = _open.get() if me is not None else ()
+    leases = [lease for found, _, whose in blocks if whose == me and (lease := found()) is not None]
+    return [(lease._core, lease._state.parts) for lease in leases]
 
 
 def current() -> BaseLease:
@@ -162,7 +177,7 @@ def current() -> BaseLease:
     stack = _open.get()
     if not stack:
         raise LookupError("no lease is held here: call leasehold.current() inside the block of a lease")
-    found, name = stack[-1]
+    found, name, _ = stack[-1]
     lease = found()
     if lease is None:  # in a task that was started in the block and outlives it
         raise LeaseLost(name, "its block has ended")

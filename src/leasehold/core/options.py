@@ -62,6 +62,10 @@ CONNECT_OPTIONS = tuple(ConnectOptions.__annotations__)
 LOCK_OPTIONS = (*CommonOptions.__annotations__, "on_lost")
 
 
+MEMBER = 24
+"""So many digits of the attempt of a group's member stay when its data is changed: they say that it is the same one."""
+
+
 class Spec(NamedTuple):
     """The checked options of a lock."""
 
@@ -89,9 +93,12 @@ class Spec(NamedTuple):
     def ask(self, owner: str, queue: bool) -> Ask:
         """The request of one acquire, with a new attempt id."""
         timing = self.timing
+        attempt = urandom(16).hex()
+        if self.heir is not None and self.shape == "group":
+            attempt = self.heir[0][:MEMBER] + attempt[MEMBER:]
         return Ask(
             name=self.name,
-            attempt=urandom(16).hex(),
+            attempt=attempt,
             owner=owner,
             kind=self.kind,
             data=self.data_text,

@@ -396,6 +396,19 @@ class Registry:
 
     # What the shell adds.
 
+    caller: str
+    """What a caller is: "thread" or "task"."""
+
+    def me(self) -> object | None:
+        """The calling thread or task, to be compared: a weak reference. None outside of tasks."""
+        raise NotImplementedError
+
+    def is_alone(self, begins: bool) -> bool:
+        """Whether nothing but the calling thread or task can release what this registry holds: no others run.
+
+        ``begins``: the wait has just begun, so the answer has to be cheap: False if it is not."""
+        raise NotImplementedError
+
     def new_bell(self) -> Bell:
         """A bell to sleep on, for effects that this registry drives."""
         raise NotImplementedError

@@ -74,7 +74,7 @@ class Lease(OfTasks, BaseLease):
             done = True
             return reader
         finally:
-            release.after_downgrade(self._core, writer, caller, done)
+            release.after_replacing(self._core, writer, caller, done)
 
     async def in_transaction(self, connection: Any) -> int:
         from ..stores.sql import transaction as sql

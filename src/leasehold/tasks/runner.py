@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
@@ -89,6 +90,18 @@ class TaskRegistry(Registry):
             self.loop, self.loop_thread = loop, threading.get_ident()
             self.bell = TaskBell(loop)
         return loop
+
+    caller = "task"
+
+    def me(self) -> weakref.ref[asyncio.Task[Any]] | None:
+        task = asyncio.current_task()
+        return None if task is None else weakref.ref(task)
+
+    def is_alone(self, begins: bool) -> bool:
+        # A loop may have very many tasks: they are not counted when a wait begins, nor when others wait as well.
+        if begins or len(self.asking) > 1 or threading.get_ident() != self.loop_thread:
+            return False
+        return asyncio.all_tasks() <= {asyncio.current_task(), *self.tasks}
 
     def new_bell(self) -> TaskBell:
         return TaskBell(self.bind())

@@ -234,9 +234,14 @@ class Group:
         self.api = api
         self.real = real
         self.seen: list[tuple[str, str]] = []
+        self.take_back: dict[str, Callable[[], None]] = {}
+        """By happening, what ends its callback."""
 
-    def join(self, data: Any = None) -> Lease:
-        return Lease(self.api, self.api.call(self.real.join, data))
+    def join(self, data: Any = None, **options: Any) -> Lease:
+        return Lease(self.api, self.api.call(self.real.join, data, **options))
+
+    def update(self, data: Any) -> None:
+        self.api.call(self.real.update, data)
 
     def leave(self) -> None:
         self.api.call(self.real.leave)
@@ -252,8 +257,8 @@ class Group:
         return found
 
     def watch(self) -> None:
-        for what in ("joined", "left", "failed"):
-            self.api.call(getattr(self.real, f"on_{what}"), functools.partial(self._note, what))
+        for what in ("joined", "left", "failed", "updated"):
+            self.take_back[what] = self.api.call(getattr(self.real, f"on_{what}"), functools.partial(self._note, what))
 
     def _note(self, what: str, member: Any) -> None:
         self.seen.append((what, member.owner))

@@ -70,7 +70,7 @@ class Lease(OfThreads, BaseLease):
             done = True
             return reader
         finally:
-            release.after_downgrade(self._core, writer, caller, done)
+            release.after_replacing(self._core, writer, caller, done)
 
     def in_transaction(self, connection: Any) -> int:
         from ..stores.sql import transaction as sql

@@ -59,9 +59,9 @@ class Lock(OfThreads, LockContract):
         return self._take(self._spec.timeout if timeout is None else timeout, cancel)
 
     @explained
-    def try_acquire(self, timeout: Duration = 0) -> Lease | None:
+    def try_acquire(self, timeout: Duration = 0, *, cancel: threading.Event | None = None) -> Lease | None:
         try:
-            return self._take(timeout, None)
+            return self._take(timeout, cancel)
         except AcquireTimeout:
             return None
         except StoreUnavailable as error:

@@ -145,9 +145,16 @@ class Locks(OfThreads, LocksContract):
         spec = self._core.kind_spec(name, "once", options)
         return Once(self._core, spec, make_policy(self._core, version, wait, retries, retry_by), self)
 
-    def election(self, name: str, *, stop_before: Duration | None = None, **options: Unpack[KindOptions]) -> Election:
+    def election(
+        self,
+        name: str,
+        *,
+        stop_before: Duration | None = None,
+        on_error: Literal["log", "raise"] = "log",
+        **options: Unpack[KindOptions],
+    ) -> Election:
         spec = self._core.kind_spec(name, "election", options)
-        return Election(self._core, spec, stopping_before(spec, stop_before), self)
+        return Election(self._core, spec, stopping_before(spec, stop_before), on_error, self)
 
     def group(
         self,
@@ -166,7 +173,7 @@ class Locks(OfThreads, LocksContract):
     def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
         return RWLock(self._core, name, options, self)
 
-    def rlock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
+    def rlock(self, name: str, **options: Unpack[LockOptions]) -> RLock:
         return RLock(self._core, self._core.lock_spec("rlock", name, options), self._holds, self)
 
     def all_of(self, *names: str, **options: Unpack[LockOptions]) -> AllOf:

@@ -70,6 +70,12 @@ def enter_again(holds: Holds, key: Any) -> Hold | None:
     return hold
 
 
+def count(holds: Holds, key: Any) -> int:
+    """How many entries this thread or task has not released yet."""
+    hold = holds.get(key)
+    return 0 if hold is None else len(hold.entries - {ENTERING})
+
+
 def not_entered(holds: Holds, key: Any) -> None:
     """The entry of this thread or task was not made: remove its placeholder."""
     hold = holds.get(key)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...contract.lock import RLockContract
 from ...core import release
 from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
@@ -90,7 +91,7 @@ class AllLease(all_of.BaseAll, JointLease):
             raise
 
 
-class RLock(Lock):
+class RLock(RLockContract, Lock):
     """A re-entrant lock: the task that holds it can acquire it again. Made by :meth:`Locks.rlock`.
 
     All entries share one token; the last release frees the name. ::
@@ -119,6 +120,10 @@ class RLock(Lock):
         except BaseException:
             reentrant.not_entered(holds, key)
             raise
+
+    @property
+    def hold_count(self) -> int:
+        return reentrant.count(self._holds, (self._core.generation, self.name, asyncio.current_task()))
 
     def __repr__(self) -> str:
         return f"<leasehold.aio.RLock {self.name!r}>"

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...contract.lock import RLockContract
 from ...core import release
 from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
@@ -53,7 +54,7 @@ class AllOf(Lock):
 
         def acquire(self, timeout: Duration | None = None, *, cancel: threading.Event | None = None) -> AllLease: ...
 
-        def try_acquire(self, timeout: Duration = 0) -> AllLease | None: ...
+        def try_acquire(self, timeout: Duration = 0, *, cancel: threading.Event | None = None) -> AllLease | None: ...
 
         def __enter__(self) -> AllLease: ...
 
@@ -98,7 +99,7 @@ class AllLease(all_of.BaseAll, JointLease):
             raise
 
 
-class RLock(Lock):
+class RLock(RLockContract, Lock):
     """A re-entrant lock: the thread that holds it can acquire it again. Made by :meth:`Locks.rlock`.
 
     All entries share one token; the last release frees the name. ::
@@ -124,6 +125,10 @@ class RLock(Lock):
         except BaseException:
             reentrant.not_entered(holds, key)
             raise
+
+    @property
+    def hold_count(self) -> int:
+        return reentrant.count(self._holds, (self._core.generation, self.name, threading.current_thread()))
 
     def __repr__(self) -> str:
         return f"<leasehold.RLock {self.name!r}>"

@@ -340,7 +340,7 @@ class RedlockStore(Store):
         error = StoreUnavailable(
             f"redlock: no majority: fewer than {self.quorum} of {self.nodes} nodes answered or agreed{why}"
         )
-        error.__cause__ = errors[0] if errors else None
+        error.__cause__ = (errors[0].__cause__ or errors[0]) if errors else None
         return error
 
 

@@ -17,6 +17,7 @@ from ...core import clock
 from ...core.log import WARNING, log
 from ...core.protocol import SECOND, Steps, T
 from ...errors import StoreError, StoreUnavailable
+from ..common.causes import cut_chain
 from ..common.entries import Read
 from ..common.waiting import Wake
 from .dialect import Dialect, OnlyReads, Result, Statement
@@ -335,4 +336,5 @@ def never_sent(steps: Steps[Any]) -> None:
 
 
 def broken(error: BaseException) -> StoreUnavailable:
+    cut_chain(error.__cause__ or error)
     return StoreUnavailable(f"the connection to the server was lost, or timed out: {error}")
