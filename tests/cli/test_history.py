@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+from intercept import Intercepted
+
 from .shell import Shell
 
 
@@ -60,6 +62,22 @@ def test_command_runs_once_per_slot(shell: Shell) -> None:
     (*_, found) = json.loads(shell.do("history", "x", "--json").stdout)
     assert shell.do("forget", "x", found["version"]).returncode == 0
     assert shell.do("once", "x", "--per", "day", "echo", "ran").stdout == "ran\n"
+
+
+def test_slot_that_is_too_far_ahead_is_refused(shell: Shell) -> None:
+    """SQLite has no clock of its own. Another machine has recorded the last slot."""
+    slots = {"last": 1_700_000_000, "machine": ["other", "boot", 0], "ahead": {}, "outcomes": {}}
+    store = Intercepted(shell.url)
+    with store.connect() as locks, locks.lock("x") as lease:
+        text = json.dumps({"format": 2, "outcomes": {}, "shards": "0", "slots": slots})
+        assert store.run(lambda sent: sent.write_note("x", store.attempt("x"), lease.token, text))
+    for words, code in ((("--on-busy-exit", "9"), 9), ((), 75)):
+        refused = shell.do("once", "x", "--per", "7d", *words, "echo", "ran")
+        assert (refused.returncode, refused.stdout) == (code, "")
+        assert " is refused: the last slot is 2023-11-14T22:13:20Z" in refused.stderr
+    assert shell.locks.inspect("x") is None
+    assert shell.do("forget", "x").returncode == 0
+    assert shell.do("once", "x", "--per", "7d", "echo", "ran").stdout == "ran\n"
 
 
 def test_wrong_usage_is_explained(shell: Shell) -> None:

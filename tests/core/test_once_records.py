@@ -11,11 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import leasehold
 from intercept import Intercepted
 from leasehold.errors import StoreNotReady
-from leasehold.kinds.once import archive
+from leasehold.kinds.once import archive, slots
 from leasehold.kinds.once.note import LONGEST_NOTE, Note, dump, load
 from leasehold.kinds.once.outcome import OnceFailed, TooManyOutcomes, bare
 
@@ -217,6 +219,35 @@ async def test_marks_stay_where_they_are_while_their_shard_is_held(side: str, so
     await there.call(there.locks.close)
 
 
+@pytest.mark.parametrize("operation", ["write_note", "read_note", "acquire", "release"])
+@pytest.mark.parametrize("place", range(1, 6))
+async def test_task_that_is_cancelled_leaves_nothing_behind(soon: None, operation: str, place: int) -> None:
+    """At each operation of a run that moves a mark."""
+    there, calls = Side("asyncio"), []
+    await there.run(0, keep=1)
+    task = asyncio.create_task(there.run(1, lambda: calls.append(1), keep=1))
+    left = place
+
+    def cancel() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            task.cancel()
+
+    there.store.before[operation] = cancel
+    with suppress(asyncio.CancelledError):
+        await task
+    there.store.before.clear()
+    done = await there.call(there.locks.once("x", version=1).outcome)
+    begun = len(calls)
+    for version in (0, 1, 0):
+        outcome = await there.run(version, lambda: calls.append(1), keep=1)
+        assert outcome.ok
+    assert len(calls) == begun + (done is None)
+    assert [each.name async for each in there.locks.leases()] == []
+    await there.call(there.locks.close)
+
+
 def test_version_is_forgotten_wherever_it_is_recorded(soon: None) -> None:
     there = Side("threads")
     for number in range(4):
@@ -277,6 +308,51 @@ DAMAGED = [
     '{"format":1,"outcomes":{"1":["over",1]}}',
     '{"format":1,"outcomes":{"1":["done",-1]}}',
 ]
+
+
+odd = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["done", "failed"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+row = st.tuples(
+    *(st.sampled_from(["done", "failed"]) | odd, st.just("me") | odd, st.integers(0, 9) | odd),
+    *(st.sampled_from(["2026-01-01T00:00:00+00:00", "2026-01-01"]) | odd, st.floats(0, 9) | odd, st.none() | odd),
+    *(st.integers(0, 9) | odd, odd),
+) | st.tuples(st.sampled_from(["done", "failed"]) | odd, st.integers(0, 9) | odd)
+slot = st.fixed_dictionaries(
+    {
+        "last": st.none() | st.integers(0, 9) | odd,
+        "machine": st.none() | st.tuples(st.just("host") | odd, st.just("boot") | odd, st.integers() | odd) | odd,
+        "ahead": st.dictionaries(st.text(max_size=3), st.integers(0, 9) | odd, max_size=2) | odd,
+        "outcomes": st.dictionaries(st.just("2026-11-19T12:00:00Z") | st.text(max_size=3), row, max_size=2) | odd,
+    }
+)
+foreign = st.fixed_dictionaries(
+    {
+        "format": st.sampled_from([1, 2, 2]) | odd,
+        "outcomes": st.dictionaries(st.text(max_size=3), row, max_size=3) | odd,
+    },
+    optional={"shards": st.sampled_from(["0", "ff"]) | odd, "slots": slot | odd},
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(stored=foreign | odd)
+def test_foreign_note_is_an_error_or_can_be_used(stored: Any) -> None:
+    """Whatever an enemy has written: StoreNotReady, or a note that can be listed, changed and written."""
+    try:
+        note = load("x", json.dumps(stored))
+    except StoreNotReady:
+        return
+    for each in note.history():
+        each.as_dict()
+    text = dump("x", note.trimmed(1))
+    assert load("x", text).trimmed(1) == load("x", dump("x", load("x", text)))
+    if note.slots is not None:
+        here = slots.this_machine()
+        slots.is_believed(note.slots, 3600, 60, 0.0, here)
+        assert dump("x", note._replace(slots=slots.refused(note.slots, 60, here)))
 
 
 @pytest.mark.parametrize("text", DAMAGED)
