@@ -19,7 +19,7 @@ from leasehold.testing.store import THREADS, open_locks
 
 OPERATIONS = {
     *("acquire", "acquire_all", "keep_waiting", "renew", "release", "give_back", "abandon", "interrupt"),
-    *("scan", "inspect", "read_note", "write_note", "tidy"),
+    *("scan", "inspect", "read_note", "write_note", "read_clock", "tidy"),
 }
 
 

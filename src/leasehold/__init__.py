@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .kinds.group.membership import Member
     from .kinds.group.threads import Group
     from .kinds.joint.threads import AllOf
-    from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
+    from .kinds.once.outcome import OnceFailed, Outcome, TooManyOutcomes
     from .kinds.once.threads import Once
     from .kinds.rwlock.threads import RWLock
     from .model import Counters, Event, LeaseInfo, LockMetrics
@@ -91,12 +91,12 @@ _HOMES = {
     "Locks": "threads.locks",
     "Member": "kinds.group.membership",
     "Once": "kinds.once.threads",
-    "OnceFailed": "kinds.once.outcomes",
-    "Outcome": "kinds.once.outcomes",
+    "OnceFailed": "kinds.once.outcome",
+    "Outcome": "kinds.once.outcome",
     "Preset": "core.timing",
     "RWLock": "kinds.rwlock.threads",
     "Term": "kinds.election.threads",
-    "TooManyOutcomes": "kinds.once.outcomes",
+    "TooManyOutcomes": "kinds.once.outcome",
     "connect": "threads.locks",
     "current": "core.lease",
 }

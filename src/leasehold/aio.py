@@ -31,7 +31,7 @@ from .kinds.election.tasks import Election, Term
 from .kinds.group.membership import Member
 from .kinds.group.tasks import Group
 from .kinds.joint.tasks import AllOf
-from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
+from .kinds.once.outcome import OnceFailed, Outcome, TooManyOutcomes
 from .kinds.once.tasks import Once
 from .kinds.rwlock.tasks import RWLock
 from .model import Counters, Event, LeaseInfo, LockMetrics

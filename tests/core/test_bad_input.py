@@ -156,7 +156,7 @@ def test_kinds_that_are_no_mapping_are_refused(connect: Any, kinds: Any) -> None
     [
         ({"wait": 1}, "wait must be True or False, not int"),
         ({"wait": None}, "wait"),
-        ({"version": None}, "version must be a str or an int, not NoneType"),
+        ({"version": b"1"}, "version must be a str or an int, not bytes"),
         ({"version": 1.5}, "version"),
         ({"version": True}, "version"),
     ],

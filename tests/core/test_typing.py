@@ -100,7 +100,7 @@ def test_type_hints_of_both_worlds_are_covered() -> None:
             assert f"leasehold.kinds.{kind.format(side)}" in PUBLIC
         assert f"leasehold.{side}.lease.Lease:renew" in PUBLIC
         assert f"leasehold.{side}.locks.connect" in PUBLIC
-    for name in ("kinds.once.outcomes.Outcome", "kinds.group.membership.Roster", "stores.common.findings.Finding"):
+    for name in ("kinds.once.outcome.Outcome", "kinds.group.membership.Roster", "stores.common.findings.Finding"):
         assert f"leasehold.{name}" in PUBLIC
     assert "leasehold.core.lease.BaseLease:__init__" in PUBLIC
 

@@ -20,13 +20,17 @@ class OnceContract:
         work runs again. In asyncio awaited: the function may be async, and is cancelled when its lease is lost.
 
         Args:
-            function: the work, called without arguments. Its exception is recorded, not raised.
+            function: the work, called without arguments. Its exception is recorded.
             timeout: how long to wait while another process runs the work, as a duration. Default: None, no limit.
+            check: whether to raise if the work failed and no retries are left. False: return the outcome. Default:
+                None, as for :meth:`Locks.once`.
 
         Returns:
-            The :class:`leasehold.Outcome`. ``outcome.check()`` raises OnceFailed if the work failed.
+            The :class:`leasehold.Outcome`.
 
         Raises:
+            Exception: the function's own, if the work failed in this call.
+            OnceFailed: the work failed elsewhere, now or earlier.
             AcquireTimeout: another process runs the work for longer than ``timeout``.
             TooManyOutcomes: there is no room to record another version.
             StoreError: the store did not answer.
@@ -39,7 +43,19 @@ class OnceContract:
         raise NotImplementedError
 
     def outcome(self) -> Any:
-        """The recorded outcome of this version; None if there is none. In asyncio awaited.
+        """The recorded outcome of this version (with ``per``, of the present slot); None if there is none.
+
+        In asyncio awaited.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
+
+    def history(self) -> Any:
+        """The recorded outcomes of all versions that have details, as a list; the one recorded last is at the end.
+
+        In asyncio awaited.
 
         Raises:
             StoreError: the store cannot be read.
@@ -47,11 +63,12 @@ class OnceContract:
         raise NotImplementedError
 
     def forget(self, *args: Any, **kwargs: Any) -> Any:
-        """Forget the outcome of this version, so that the work runs again. Returns False if there was none.
+        """Forget the outcome of a version, so that the work runs again. Returns False if there was none.
 
         In asyncio awaited. Waits while another process runs the work.
 
         Args:
+            version: the version, or the name of the slot. Default: None, this version; with ``per``, the present slot.
             every_version: True: forget the outcomes of all versions. Default: False.
 
         Raises:

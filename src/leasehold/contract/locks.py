@@ -150,9 +150,14 @@ class LocksContract:
         Args:
             name: the name of the work.
             version: an int, or text of at most 64 characters; each version is done once. Default: 1.
+            per: instead of a version: "minute", "hour", "day", or a whole number of seconds (also a timedelta). The
+                version is then the slot of time, which begins at a multiple of that in UTC. Default: None.
             wait: False: do not wait while another process runs the work. Default: True.
             retries: how often failed work is tried again. Default: 0.
             retry_by: who tries again: "any", the next caller; "same", the caller that failed. Default: "any".
+            keep: of how many versions (1 to 1000) to keep the details. Older ones stay known as done or failed.
+                Default: 100.
+            check: whether ``run`` raises if the work failed. False: it returns the outcome. Default: True.
             options: of the options of :meth:`lock`: ttl, renew_every, drift, max_renew_failures, data, kind.
 
         Raises:
@@ -161,7 +166,8 @@ class LocksContract:
 
         Example::
 
-            locks.once("migrate", version=42).run(lambda: "migrated").check()
+            assert locks.once("migrate", version=42).run(lambda: "migrated").ok
+            assert locks.once("report", per="hour").run(lambda: "sent").result == "sent"
         """
         raise NotImplementedError
 

@@ -213,8 +213,8 @@ class Once:
         self.api = api
         self.real = real
 
-    def run(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
-        return self.api.call(self.real.run, function, timeout)
+    def run(self, function: Callable[[], Any], timeout: float | None = None, check: bool | None = None) -> Any:
+        return self.api.call(self.real.run, function, timeout, check=check)
 
     def start(self, function: Callable[[], Any]) -> Job:
         """Run in the background; if ``function`` returns a future of this handle, the loop is not blocked."""
@@ -223,8 +223,12 @@ class Once:
     def outcome(self) -> Any:
         return self.api.call(self.real.outcome)
 
-    def forget(self, every_version: bool = False) -> bool:
-        return bool(self.api.call(self.real.forget, every_version))
+    def history(self) -> list[Any]:
+        found: list[Any] = self.api.call(self.real.history)
+        return found
+
+    def forget(self, version: str | int | None = None, every_version: bool = False) -> bool:
+        return bool(self.api.call(self.real.forget, version, every_version=every_version))
 
 
 class Group:

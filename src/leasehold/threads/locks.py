@@ -20,7 +20,7 @@ from ..kinds.group.membership import make_spec
 from ..kinds.group.threads import Group
 from ..kinds.joint.reentrant import Holds
 from ..kinds.joint.threads import AllOf, RLock
-from ..kinds.once.outcomes import make_policy
+from ..kinds.once.outcomes import KEEP, make_policy
 from ..kinds.once.threads import Once
 from ..kinds.rwlock.threads import RWLock
 from ..model import Counters, Event, LeaseInfo, LockMetrics
@@ -136,14 +136,18 @@ class Locks(OfThreads, LocksContract):
         self,
         name: str,
         *,
-        version: str | int = 1,
+        version: str | int | None = None,
+        per: Duration | None = None,
         wait: bool = True,
         retries: int = 0,
         retry_by: Literal["any", "same"] = "any",
+        keep: int = KEEP,
+        check: bool = True,
         **options: Unpack[KindOptions],
     ) -> Once:
         spec = self._core.kind_spec(name, "once", options)
-        return Once(self._core, spec, make_policy(self._core, version, wait, retries, retry_by), self)
+        policy = make_policy(self._core, spec, version, per, wait, retries, retry_by, keep, check)
+        return Once(self._core, spec, policy, self)
 
     def election(
         self,

@@ -80,6 +80,9 @@ def other_kinds(locks: leasehold.Locks) -> None:
     locks.once("a", version=1.5)  # wrong
     locks.once("a", retries="3")  # wrong
     locks.once("a").run(5)  # wrong
+    locks.once("a", per=[1])  # wrong
+    locks.once("a", check="no")  # wrong
+    locks.once("a").run(lambda: 5).result.upper()  # wrong
     locks.once("a").run(lambda number: number)  # wrong
     locks.election("a", stop_befor=3)  # wrong
     locks.election("a", max_hold=3)  # wrong

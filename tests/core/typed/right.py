@@ -95,6 +95,9 @@ def lead(term: leasehold.Term) -> int:
 def other_kinds(locks: leasehold.Locks) -> int | None:
     locks.rwlock("a", ttl=5).read(timeout="1m")
     locks.once("a", version="v1", retry_by="same", ttl="1m")
+    outcome: leasehold.Outcome[int] = locks.once("a", per="hour", keep=5).run(lambda: 5, check=False)
+    outcome.result.bit_length()
+    locks.once("a", per=timedelta(minutes=5), check=False).history()[-1].check()
     locks.accept("text", ttl="1m").renew("2m")
     locks.drain(grace="5m")
     return locks.election("a", stop_before="2s").run(lead)
@@ -145,6 +148,10 @@ async def other_kinds_of_tasks(locks: aio.Locks, **options: Unpack[aio.LockOptio
     @locks.lock("nightly", **options)
     async def report(pages: int) -> int:
         return pages
+
+    outcome: aio.Outcome[int] = await locks.once("a", per="1h").run(functools.partial(report, 5))
+    plain: aio.Outcome[str] = await locks.once("a").run(lambda: "x", check=False)
+    print(outcome.result + 1, plain.result.upper(), [each.ok for each in await locks.once("a").history()])
 
     (await locks.lock("a").acquire()).on_lost(lost_task)
     led: int | None = await locks.election("a").run(lead_task)

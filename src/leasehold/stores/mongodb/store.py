@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
@@ -33,7 +34,7 @@ from . import pipelines, records
 from .errors import ACCESS_REFUSED, changed_of_some, failed_of_some, is_race
 from .index import see_to_index
 from .pipelines import INTERRUPTED, RESTING, with_ask
-from .requests import Change, ChangeMany, Document, Find, FindPage, PassOn, Sender, Urgency
+from .requests import Change, ChangeMany, Document, Find, FindPage, Hello, PassOn, Sender, Urgency
 from .url import Target, target_from_client, target_from_url
 from .waiters import WaitingAttempt, WaitingAttempts
 
@@ -254,6 +255,11 @@ class MongoStore(Store):
             return False
         mine = next(one for one in document["holders"] if (one["attempt"], one["token"]) == (attempt, token))
         return bool(mine["expires"] > document["now"] and mine["state"] != INTERRUPTED)
+
+    def read_clock(self, name: str) -> Steps[int | None]:
+        yield Urgency.SETTLE
+        moment: datetime = (yield Hello())["localTime"]
+        return int(moment.replace(tzinfo=UTC).timestamp() * 1000) * 1000
 
     def tidy(self) -> Steps[None]:
         yield Urgency.SETTLE

@@ -41,6 +41,7 @@ from .scripts import (
     ABANDON,
     ACQUIRE,
     ACQUIRE_ALL,
+    CLOCK,
     INTERRUPT,
     LOOK,
     LOOK_FOR,
@@ -320,6 +321,9 @@ class RedisStore(Store):
         args = (attempt.encode(), b"%d" % token, *(() if text is None else (text.encode(),)))
         call = ScriptCall(WRITE_NOTE, (*self.keys(name), self.note_key(name)), args)
         return bool((yield call))
+
+    def read_clock(self, name: str) -> Steps[int | None]:
+        return int((yield ScriptCall(CLOCK, self.keys(name)[:1], ())))
 
     def tidy(self) -> Steps[None]:
         """Nothing to do: the keys expire by themselves, a day after their last use."""

@@ -190,6 +190,10 @@ class SqlStore(EntryStore):
         self._check_locks_until = 0.0
         """Until when renewals first ask which rows are locked."""
 
+    def read_clock(self, name: str) -> Steps[int | None]:
+        row: Row = yield Read(name)
+        return row.now
+
     def acquire(self, ask: Ask) -> Steps[Reply]:
         waiter = self.waiters.get(ask.attempt)
         try:
