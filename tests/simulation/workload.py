@@ -124,7 +124,7 @@ class Client:
         rng = self.world.rng
         ttl = rng.choice([2.0, 4.0, 6.0, LONGEST_TTL])
         options: dict[str, Any] = {"ttl": ttl, "data": ask, "poll": (0.05, 0.4)}
-        options["on_lost"] = rng.choice([None, None, "raise", "cancel", lambda lease: None])
+        options["on_lost"] = rng.choice([None, "log", "log", "raise", lambda lease: None])
         if rng.random() < 0.1:
             options["max_hold"] = rng.uniform(1.0, 10.0)
         elif rng.random() < 0.1:
