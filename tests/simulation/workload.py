@@ -340,7 +340,10 @@ class Client:
         self.world.say(ask, f"accepts {name}")
         lease = await self.ask(lambda: self.locks.accept(text, data=ask), name, ask, ttl, self.patience())
         if lease is not None:
-            await self.use(lease)
+            try:
+                await self.use(lease)
+            except LeaseLost as error:
+                self.world.say(ask, f"LeaseLost: {error}")
 
     async def break_lease(self, name: str, force: bool) -> None:
         """An operator takes it from whoever holds it. (What the server did is noted there.)"""
