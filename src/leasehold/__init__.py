@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .kinds.rwlock.threads import RWLock
     from .model import Counters, Event, LeaseInfo, LockMetrics
     from .threads.lease import Lease
-    from .threads.lock import Lock, LockOptions
+    from .threads.lock import Lock, LockOptions, SkippingLock
     from .threads.locks import Locks, connect
 
 __version__ = "0.1.0"
@@ -65,6 +65,7 @@ __all__ = [
     "Preset",
     "RWLock",
     "ShuttingDown",
+    "SkippingLock",
     "StoreError",
     "StoreNotReady",
     "StoreUnavailable",
@@ -95,6 +96,7 @@ _HOMES = {
     "Outcome": "kinds.once.outcome",
     "Preset": "core.timing",
     "RWLock": "kinds.rwlock.threads",
+    "SkippingLock": "threads.lock",
     "Term": "kinds.election.threads",
     "TooManyOutcomes": "kinds.once.outcome",
     "connect": "threads.locks",

@@ -36,7 +36,7 @@ from .kinds.once.tasks import Once
 from .kinds.rwlock.tasks import RWLock
 from .model import Counters, Event, LeaseInfo, LockMetrics
 from .tasks.lease import Lease
-from .tasks.lock import Lock, LockOptions
+from .tasks.lock import Lock, LockOptions, SkippingLock
 from .tasks.locks import Locks, connect
 
 __all__ = [
@@ -63,6 +63,7 @@ __all__ = [
     "Preset",
     "RWLock",
     "ShuttingDown",
+    "SkippingLock",
     "StoreError",
     "StoreNotReady",
     "StoreUnavailable",

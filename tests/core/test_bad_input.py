@@ -140,7 +140,7 @@ def test_unknown_option_of_readers_and_writers_is_refused(connect: Any) -> None:
 def test_options_that_other_kinds_pass_on_are_those_of_lock() -> None:
     for world in (leasehold, aio):
         options = {*inspect.signature(world.Locks.lock).parameters} - {"self", "name"}
-        assert options == {*LOCK_OPTIONS} == {*world.LockOptions.__annotations__}
+        assert options - {"if_busy"} == {*LOCK_OPTIONS} == {*world.LockOptions.__annotations__}
 
 
 @pytest.mark.parametrize("connect", [leasehold.connect, aio.connect])

@@ -108,12 +108,15 @@ def test_type_hints_of_both_worlds_are_covered() -> None:
 def test_type_hints_name_the_exported_classes() -> None:
     for world in (leasehold, aio):
         assert hints_of(world.connect)["return"] is world.Locks
-        assert hints_of(world.Locks.lock)["return"] is world.Lock
+        for lock in (world.Locks.lock, world.Locks.semaphore, world.Locks.rlock, world.RWLock.read, world.RWLock.write):
+            returned = [hints_of(overload)["return"] for overload in typing.get_overloads(lock)]
+            assert returned == [world.Lock, world.SkippingLock]
         assert hints_of(world.Locks.election)["return"] is world.Election
         assert hints_of(world.Locks.group)["return"] is world.Group
         assert hints_of(world.Locks.rwlock)["return"] is world.RWLock
         assert hints_of(world.Locks.once)["return"] is world.Once
-        assert hints_of(world.Locks.all_of)["return"] is world.AllOf
+        all_of = [hints_of(overload)["return"] for overload in typing.get_overloads(world.Locks.all_of)]
+        assert all_of == [world.AllOf, world.SkippingLock]
     assert hints_of(LeaseInfo)["acquired"] is datetime
 
 

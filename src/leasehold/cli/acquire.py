@@ -99,12 +99,16 @@ def _acquire(
 
 def _lock(options: Options, locks: Locks, renew_every: float, readers: bool) -> Lock:
     timing: dict[str, Any] = {"ttl": options.ttl, "renew_every": renew_every, "min_hold": options.min_hold}
-    if options.limit is not None:
-        return checked(locks.semaphore, options.name, limit=options.limit, **timing)
-    if readers:
+    kind = "once" if options.command == "once" else "lock"
+    lock: Lock
+    if (limit := options.limit) is not None:
+        lock = checked(lambda: locks.semaphore(options.name, limit=limit, **timing))
+    elif readers:
         sides = checked(locks.rwlock, options.name, **timing)
-        return sides.read() if options.shared else sides.write()
-    return checked(locks.lock, options.name, kind="once" if options.command == "once" else "lock", **timing)
+        lock = sides.read() if options.shared else sides.write()
+    else:
+        lock = checked(lambda: locks.lock(options.name, kind=kind, **timing))
+    return lock
 
 
 def _try(lock: Lock, options: Options, locks: Locks) -> Lease | None:

@@ -1,4 +1,4 @@
-"""What the locks promise: ``Lock``, ``RLock``, ``AllOf`` and ``RWLock``."""
+"""What the locks promise: ``Lock``, ``RLock``, ``AllOf``, ``SkippingLock`` and ``RWLock``."""
 
 from __future__ import annotations
 
@@ -114,6 +114,32 @@ class RLockContract:
         raise NotImplementedError
 
 
+class SkippingLockContract:
+    """A name to acquire, or to leave alone while another holder has it."""
+
+    @property
+    def name(self) -> str:
+        """The name; of several names, all of them."""
+        raise NotImplementedError
+
+    def try_acquire(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the lease, or None while another holder has the name: as :meth:`Lock.try_acquire`.
+
+        Args:
+            timeout: seconds to wait. Default: 0.
+            cancel: an event that ends the wait (threads only). Default: None.
+        """
+        raise NotImplementedError
+
+    def locked(self) -> Any:
+        """Whether anybody holds the name now: as :meth:`Lock.locked`. In asyncio awaited.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
+
+
 class RWLockContract:
     """Many readers or one writer."""
 
@@ -126,6 +152,7 @@ class RWLockContract:
         """The lock of a reader. Does no I/O.
 
         Args:
+            if_busy: as of :meth:`Locks.lock`. Default: "wait".
             options: the options of :meth:`Locks.lock`; they override those given to ``rwlock``.
         """
         raise NotImplementedError
@@ -134,6 +161,7 @@ class RWLockContract:
         """The lock of a writer. ``lease.downgrade()`` turns its lease into a reader's. Does no I/O.
 
         Args:
+            if_busy: as of :meth:`Locks.lock`. Default: "wait".
             options: the options of :meth:`Locks.lock`; they override those given to ``rwlock``.
         """
         raise NotImplementedError

@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from ..contract.lease import LeaseContract
 from ..errors import LeaseLost
 from . import checks, release
-from .claim import RELEASED
+from .claim import HANDED_OVER, OFFERED, RELEASED
 from .registry import Registry
 from .state import DONE, BaseState, Handle, LeaseState
 
@@ -27,7 +27,7 @@ class BaseLease(LeaseContract, Handle):
         on_lost = state.spec.on_lost
         self._core = core
         self._lost: Callable[[], Any] | None = None
-        self._callbacks: list[Callable[..., object]] = [on_lost] if callable(on_lost) else []
+        self._callbacks: list[Callable[..., object]] = [] if on_lost is None else [on_lost]
         self._state = state
         state.bind(self)
 
@@ -182,6 +182,34 @@ def current() -> BaseLease:
     if lease is None:  # in a task that was started in the block and outlives it
         raise LeaseLost(name, "its block has ended")
     return lease
+
+
+def loss_in_block(lease: BaseLease) -> LeaseLost | None:
+    """The error with which the lease's block has to end; None if the lease was not lost, or a loss is only logged.
+
+    What its holder gave up with ``release`` or ``transfer`` was not lost."""
+    state, reason = state_of(lease), lease.lost_reason
+    if reason in (None, OFFERED, HANDED_OVER) or state.offered or state.spec.at_loss == "log":
+        return None
+    return LeaseLost(lease.name, reason)
+
+
+def raise_if_lost(lease: BaseLease, error: BaseException | None) -> None:
+    """The lease's block has ended, with ``error`` if its body raised one: raise LeaseLost if the lease was lost in it.
+
+    An error of the body's own comes out as it is, with the loss as its context."""
+    lost = loss_in_block(lease)
+    if lost is None:
+        return
+    if error is None or isinstance(error, GeneratorExit):  # a generator that is closed early ends its block normally
+        raise lost
+    if isinstance(error, Exception) and not isinstance(error, LeaseLost):
+        first: BaseException = error
+        seen = {id(first)}
+        while (before := first.__cause__ or first.__context__) is not None and id(before) not in seen:
+            first = before
+            seen.add(id(first))
+        first.__context__ = lost
 
 
 def pop_block(blocks: dict[K, list[L]], me: K, name: str) -> L:

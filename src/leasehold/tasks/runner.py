@@ -70,7 +70,7 @@ class TaskRegistry(Registry):
         self.loop_thread = 0
         self.bell: TaskBell | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.closers: set[asyncio.Task[Any]] = set()  # callbacks that wait for ``close``
+        self.closers: set[asyncio.Task[Any]] = set()  # tasks and callbacks that wait for ``close``
         self.queues: dict[int, ListenerQueue] = {}  # by the id of the listener
         self.closing: asyncio.Future[None] | None = None
 
@@ -280,9 +280,12 @@ class TaskRegistry(Registry):
 
     async def close(self, limit: float = timing.CALL_LIMIT) -> None:
         self.bind()
-        if (callback := _callback.get()) is not None:
-            self.closers.add(callback)
-        await asyncio.shield(self._begin_close(limit))  # a caller that is cancelled does not stop it
+        closers = {task for task in (_callback.get(), asyncio.current_task()) if task is not None} - self.closers
+        self.closers |= closers
+        try:
+            await asyncio.shield(self._begin_close(limit))  # a caller that is cancelled does not stop it
+        finally:
+            self.closers -= closers
 
     def _begin_close(self, limit: float) -> asyncio.Future[None]:
         if self.closing is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import leasehold
 from leasehold import aio
@@ -159,3 +159,45 @@ async def other_kinds_of_tasks(locks: aio.Locks, **options: Unpack[aio.LockOptio
         print(info.name, led, await report(3))
     async with await locks.group("g", heartbeat="5s").join({"port": 80}):
         return await locks.group("g").owner_of("x")
+
+
+# Decorators.
+
+
+def customer_name(customer: str, pages: int) -> str:
+    return f"customer:{customer}"
+
+
+def decorating(locks: leasehold.Locks, either: Literal["wait", "skip"]) -> int:
+    @locks.lock(customer_name, if_busy="raise", on_lost="log")
+    def sync(customer: str, pages: int) -> int:
+        return pages
+
+    @locks.lock("nightly:{pages}", if_busy="skip")
+    def report(pages: int) -> int:
+        return pages
+
+    @locks.all_of("a:{pages}", "b", if_busy="skip")
+    def both(pages: int) -> int:
+        return pages
+
+    made: int | None = report(3)
+    skipping: leasehold.SkippingLock = locks.rwlock("a").write(if_busy="skip")
+    lease = skipping.try_acquire(timeout="1s")
+    name: str = locks.rlock("a", if_busy=either).name
+    if made is None or both(3) is None or lease is None:
+        return sync(name, pages=3)
+    return made
+
+
+async def decorating_tasks(locks: aio.Locks) -> int:
+    @locks.semaphore("nightly:{pages}", limit=3, if_busy="skip")
+    async def report(pages: int) -> int:
+        return pages
+
+    @locks.lock(customer_name)
+    async def sync(customer: str, pages: int) -> int:
+        return pages
+
+    made: int | None = await report(3)
+    return await sync("x", 3) if made is None else made

@@ -11,6 +11,7 @@ from ...core import release
 from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
 from ...core.protocol import run_steps
+from ...core.registry import in_order
 from ...core.timing import Duration
 from ...threads.lease import Lease
 from ...threads.lock import Lock
@@ -50,6 +51,14 @@ class AllOf(Lock):
         super().__init__(core, specs[0]._replace(name=names, shape="all_of"), locks)
         self._specs = [spec._replace(on_lost=None) for spec in specs]
 
+    def _named(self, names: Sequence[str]) -> AllOf:
+        on_lost = self._spec.on_lost
+        specs = [
+            spec._replace(name=name, name_of=None, on_lost=on_lost)
+            for spec, name in zip(self._specs, names, strict=True)
+        ]
+        return AllOf(self._core, in_order(specs), self._locks)
+
     if TYPE_CHECKING:  # these return an AllLease, which has ``tokens``
 
         def acquire(self, timeout: Duration | None = None, *, cancel: threading.Event | None = None) -> AllLease: ...
@@ -59,6 +68,8 @@ class AllOf(Lock):
         def __enter__(self) -> AllLease: ...
 
     def locked(self) -> bool:
+        for spec in self._specs:
+            spec.check_named()
         return any(self._core.call(self._core.store.inspect(spec.name)) for spec in self._specs)
 
     def _take(self, timeout: Duration | None, cancel: threading.Event | None) -> AllLease:
@@ -112,6 +123,9 @@ class RLock(RLockContract, Lock):
     def __init__(self, core: ThreadRegistry, spec: Spec, holds: reentrant.Holds, locks: object) -> None:
         super().__init__(core, spec, locks)
         self._holds = holds
+
+    def _named(self, names: Sequence[str]) -> RLock:
+        return RLock(self._core, self._spec._replace(name=names[0], name_of=None), self._holds, self._locks)
 
     def _take(self, timeout: Duration | None, cancel: threading.Event | None) -> RLockLease:
         key = (self._core.generation, self.name, threading.current_thread())
