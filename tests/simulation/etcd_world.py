@@ -218,7 +218,7 @@ class SimulatedStream:
 
     def __init__(self, process: Any, network: EtcdNetwork, server: EtcdServer) -> None:
         self._process, self._network, self._server = process, network, server
-        self._told: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._told: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._latest = {True: 0.0, False: 0.0}
         self._closed = False
         self._stream = Stream(server.model, self._tell)
@@ -261,9 +261,12 @@ class SimulatedStream:
             return None
         if isinstance(told, Exception):
             raise told
-        return [told]
+        return [] if told is None else [told]
 
-    async def close(self) -> None:
+    def wake(self) -> None:
+        self._told.put_nowait(None)
+
+    def close(self) -> None:
         self._closed = True
         self._stream.close()
         if self in self._server.streams:

@@ -30,7 +30,7 @@ from etcd_tools import (
 import leasehold
 from leasehold import StoreNotReady, StoreUnavailable, aio
 from leasehold.core import clock
-from leasehold.stores.etcd import threads, transport_threads, wire
+from leasehold.stores.etcd import threads, transport, wire
 from leasehold.stores.etcd.doctor import doctor
 from leasehold.stores.etcd.errors import GrpcError
 from servers.etcd import Etcd, ask, b64
@@ -461,18 +461,18 @@ def test_new_acquires_delay_neither_a_release_nor_a_claim(
     server: Etcd, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The only one that may be under way hangs."""
-    monkeypatch.setattr(transport_threads, "AT_ONCE", 1)
+    monkeypatch.setattr(transport, "AT_ONCE", 1)
     process = Process(server.url, namespace)
     with process.locks:
         grant = process.granted("x", A)
         process.queued("x", B)
-        transport = process.transport.transport
-        turn = transport._new.take(LIMIT)
+        ours = process.transport.transport
+        turn = ours._new.take(LIMIT)
         with pytest.raises(TimeoutError):
-            transport.send(next(process.store.acquire(request("y", C))), 0.1)
+            ours.send(next(process.store.acquire(request("y", C))), 0.1)
         assert process.release("x", A, grant)
         claimed = process.granted("x", B, queue=True)
-        transport._new.over(turn)
+        ours._new.over(turn)
         assert process.release("x", B, claimed)
 
 

@@ -4,6 +4,7 @@ share, and the one of those ahead."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -320,7 +321,7 @@ def test_another_waiter_three_ahead_is_another_watch(stream: Stream) -> None:
     assert stream.ranges == [(b"w0", b"w5")]
 
 
-# The driver for tasks adds at once, that for threads has its listener do it.
+# Waiters tell the listener, which adds.
 
 
 class Pipe:
@@ -330,16 +331,20 @@ class Pipe:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
-        self.told: asyncio.Queue[bytes] = asyncio.Queue()
+        self.told: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.told.put_nowait(created(1, 1))
 
     def send(self, messages: list[bytes]) -> None:
         self.sent += messages
 
     async def read(self, seconds: float) -> list[bytes] | None:
-        return [await self.told.get()]
+        message = await self.told.get()
+        return [] if message is None else [message]
 
-    async def close(self) -> None: ...
+    def wake(self) -> None:
+        self.told.put_nowait(None)
+
+    def close(self) -> None: ...
 
 
 class OnePipe:
@@ -367,19 +372,25 @@ async def test_a_driver_wakes_who_has_missed_something() -> None:
     transport = OnePipe()
     driver = EtcdTasks(EtcdStore(""), transport, "", None)  # type: ignore[arg-type]
     woken: list[WakeUp] = []
-    async with asyncio.timeout(10):
-        while not await driver.listen("", None):  # noqa: ASYNC110
-            await asyncio.sleep(0)
+
+    async def until(true: Callable[[], object]) -> None:
+        async with asyncio.timeout(10):
+            while not true():  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    await driver.listen("", None)
+    await until(lambda: driver.listener.wants("", None))
     driver.on_ring = lambda *wake_up: woken.append(wake_up)
 
     async def listen(attempt: str, *interests: Interest) -> bool:
         return await driver.listen(attempt, Busy(None, 0, None, interests))
 
     assert await listen(A, holders(TAKING, 5))
+    await until(lambda: len(transport.pipe.sent) == 2)
     assert woken == []
     transport.pipe.told.put_nowait(created(2, 4))
-    await asyncio.sleep(0.05)
     assert await listen(B, holders(TAKING, 4))
+    await until(lambda: woken)
     assert woken == [(B, ASK)]
     assert len(transport.pipe.sent) == 2, "one watch for words, one for both"
     await driver.close()

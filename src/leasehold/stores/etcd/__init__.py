@@ -13,8 +13,8 @@ one that the waiter ahead is gone, and the second and third take over if those a
 
 Read on: ``leases.py`` (what keeps keys alive), ``acquiring.py``, ``queue.py``, ``renewing.py``, ``store.py`` (the rest,
 and the operations in one list), ``subscriptions.py`` (who watches what). ``threads.py`` and ``tasks.py`` are the
-drivers; ``transport_*.py`` their connections, over ``http2.py`` and ``wire.py``, which do no I/O; ``channels.py`` is
-for a channel of grpcio that the user has made. Why it is so: docs/design/08-etcd.md.
+drivers, around one ``listening.py`` and one ``transport.py``; only ``transport_threads.py``, ``transport_tasks.py`` and
+``channels.py`` (for a channel of grpcio that the user has made) do I/O. Why it is so: docs/design/08-etcd.md.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class TaskChannel(_Borrowed):
         return ChannelTaskStream(*await self._connected(limit))
 
     async def close(self) -> None:
-        pass
+        await asyncio.sleep(0)  # for a stream that was closed just now
 
 
 class ChannelTaskStream:
@@ -176,7 +176,7 @@ class ChannelTaskStream:
 
     def __init__(self, channel: Any, metadata: Metadata) -> None:
         self._asked: asyncio.Queue[bytes] = asyncio.Queue()
-        self._told: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._told: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._call = channel.stream_stream(WATCH.decode())(self._messages(), metadata=metadata)
         self._reader = asyncio.ensure_future(self._read())
 
@@ -204,12 +204,14 @@ class ChannelTaskStream:
             return None
         if isinstance(told, Exception):
             raise told
-        return [told]
+        return [] if told is None else [told]
 
-    async def close(self) -> None:
+    def wake(self) -> None:
+        self._told.put_nowait(None)
+
+    def close(self) -> None:
         self._call.cancel()
         self._reader.cancel()
-        await asyncio.wait({self._reader}, timeout=1.0)
 
 
 class ClosedLoop(_Borrowed):
