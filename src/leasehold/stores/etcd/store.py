@@ -46,7 +46,6 @@ class EtcdStore(Store):
     def reset(self) -> None:
         """In a forked child: own nothing."""
         self.session.begin()
-        self._renewing.begin()
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         return self._acquiring.acquire(ask)
@@ -88,7 +87,6 @@ class EtcdStore(Store):
             if holder is not None and holder.rest:
                 rest = holder.rest / SECOND - (clock.now() - held.granted if held else 0.0)
         given = yield from self._delete(name, attempt, token, rest)
-        self._renewing.forget(attempt)
         if held is not None:
             session.forget(attempt)
         if attempt not in session.held:  # else it is held with another token
