@@ -213,9 +213,6 @@ class EtcdNetwork(Network):
 class SimulatedStream:
     """A watch stream, as a client has it."""
 
-    host = None
-    token = b""
-
     def __init__(self, process: Any, network: EtcdNetwork, server: EtcdServer) -> None:
         self._process, self._network, self._server = process, network, server
         self._told: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
@@ -265,6 +262,8 @@ class SimulatedStream:
 
     def wake(self) -> None:
         self._told.put_nowait(None)
+
+    def failed(self, error: Exception) -> None: ...
 
     def close(self) -> None:
         self._closed = True
@@ -317,12 +316,6 @@ class SimulatedTransport:
         if self._server.pushes == "nothing" or self._network.world.now < self._server.down_until:
             raise ConnectionResetError("refused")
         return SimulatedStream(self._process, self._network, self._server)
-
-    def blame(self, host: Any) -> None:
-        pass
-
-    def logged_out(self, token: bytes) -> None:
-        pass
 
     def after_fork(self) -> None:
         pass

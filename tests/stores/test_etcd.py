@@ -267,6 +267,7 @@ async def test_a_hand_over_costs_the_same_however_many_wait(
         for task in crowding:
             task.cancel()
         ended = await asyncio.gather(*crowding, return_exceptions=True)
+        await until(lambda: not registry.unsettled and not keys(server, namespace, "w"))
     assert not [each for each in ended if isinstance(each, Exception)]
     assert served == list(range(rounds)), f"in the order of arrival; calls that failed: {failures}"
     # Giving back, taking, the next one's look, and that of the one who has become the third.

@@ -12,7 +12,7 @@ from ...core import clock
 from ...core.protocol import SECOND, Ask, Busy, Grant, Holding, Missing, Refusal, Reply, Steps, T, Together
 from ...core.timing import FIRST_TERM
 from . import wire
-from .errors import DRIVER_ERRORS, GrpcError
+from .errors import GrpcError
 from .leases import EtcdLease
 from .permit import HELD, StoredPermit
 from .queue import EtcdQueue
@@ -232,17 +232,8 @@ class Acquiring:
                 continue
             if result.succeeded:
                 yield wire.txn([], [delete(word)], [])
-                yield from self._end_left(old)
                 return self._granted(ask, result.revision + epoch, lease.number, since)
             session.learn_epoch(result.pages[0])
-
-    def _end_left(self, old: StoredPermit) -> Steps[None]:
-        """What was offered has a lease of its own, and whoever offered it may be gone."""
-        if old.session != self._session.id:
-            try:
-                yield from self._session.leases.revoke_left(old.name, old.attempt, old.lease)
-            except DRIVER_ERRORS:
-                pass  # then it runs out
 
     # Waiting.
 

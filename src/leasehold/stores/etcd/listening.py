@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from ...core import clock
 from ...core.log import WARNING, log
 from ...core.protocol import Busy, Steps
 from ...errors import StoreError, StoreUnavailable
-from .errors import DRIVER_ERRORS, GrpcError
+from .errors import DRIVER_ERRORS
 from .store import EtcdStore
 from .subscriptions import Subscriptions, WakeUp
+from .wire import EtcdCall
 
 HEARTBEAT = 2.5
 """A listener that has heard nothing for so long asks whether the server is still there."""
@@ -28,8 +29,23 @@ _ABOUT = 0.001
 """A wait may end so much early."""
 
 
+class EtcdCarrier(Protocol):
+    """Where calls go: our own connections, or a channel that the user has given us. ``Any``: under asyncio it is to be
+    awaited."""
+
+    def send(self, call: EtcdCall, limit: float) -> Any:
+        """The messages that the server answers. Raises GrpcError, OSError."""
+
+    def watch(self, limit: float) -> Any:
+        """A watch stream."""
+
+    def close(self) -> Any: ...
+
+    def after_fork(self) -> None: ...
+
+
 class EtcdListener:
-    def __init__(self, store: EtcdStore, transport: Any, where: str) -> None:
+    def __init__(self, store: EtcdStore, transport: EtcdCarrier, where: str) -> None:
         self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._store = store
         self._transport = transport
@@ -98,9 +114,7 @@ class EtcdListener:
             self._ring_all()  # what happened before we listened
             yield from self._hear(stream, run)
         except (StoreUnavailable, *DRIVER_ERRORS) as error:
-            self._transport.blame(stream.host)
-            if isinstance(error, GrpcError) and error.token_is_old:
-                self._transport.logged_out(stream.token)
+            stream.failed(error)
             raise
         finally:
             self._stream = None

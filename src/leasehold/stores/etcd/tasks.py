@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreError
 from .errors import DRIVER_ERRORS, translate
-from .listening import EtcdListener
+from .listening import EtcdCarrier, EtcdListener
 from .store import EtcdStore
 from .threads import FAREWELL, EtcdThreads
 from .transport_tasks import await_calls
-from .wire import EtcdCall
-
-
-class EtcdTaskTransport(Protocol):
-    """Where calls go: our own connections, or a channel that the user has given us."""
-
-    async def send(self, call: EtcdCall, limit: float) -> list[bytes]: ...
-
-    async def watch(self, limit: float) -> Any: ...
-
-    def blame(self, host: Any) -> None: ...
-
-    def logged_out(self, token: bytes) -> None: ...
-
-    async def close(self) -> None: ...
-
-    def after_fork(self) -> None: ...
 
 
 class EtcdTasks:
     def __init__(
-        self, store: EtcdStore, transport: EtcdTaskTransport, where: str, at_exit: Callable[[], EtcdThreads]
+        self, store: EtcdStore, transport: EtcdCarrier, where: str, at_exit: Callable[[], EtcdThreads]
     ) -> None:
         self._store = store
         self._transport = transport

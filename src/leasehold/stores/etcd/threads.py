@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
 
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, run_steps
@@ -12,7 +11,7 @@ from ...errors import StoreError
 from ...runtime.thread_start import start_thread
 from ...runtime.wakeups import ThreadBell
 from .errors import DRIVER_ERRORS, translate
-from .listening import PAUSES, EtcdListener
+from .listening import PAUSES, EtcdCarrier, EtcdListener
 from .store import EtcdStore
 from .transport_threads import run_calls
 from .wire import EtcdCall
@@ -20,24 +19,8 @@ from .wire import EtcdCall
 FAREWELL = 1.0
 
 
-class EtcdThreadTransport(Protocol):
-    """Where calls go: our own connections, or a channel that the user has given us."""
-
-    def send(self, call: EtcdCall, limit: float) -> list[bytes]: ...
-
-    def watch(self, limit: float) -> Any: ...
-
-    def blame(self, host: Any) -> None: ...
-
-    def logged_out(self, token: bytes) -> None: ...
-
-    def close(self) -> None: ...
-
-    def after_fork(self) -> None: ...
-
-
 class EtcdThreads:
-    def __init__(self, store: EtcdStore, transport: EtcdThreadTransport, where: str) -> None:
+    def __init__(self, store: EtcdStore, transport: EtcdCarrier, where: str) -> None:
         self._store = store
         self._transport = transport
         self._where = where
@@ -67,14 +50,15 @@ class EtcdThreads:
     def run(self, steps: Steps[T], limit: float) -> T:
         ends = clock.now() + limit
 
-        def answer(call: EtcdCall) -> list[bytes]:
+        def send(call: EtcdCall) -> list[bytes]:
             left = ends - clock.now()
             if left <= 0:
                 raise TimeoutError(f"timed out after {limit:.3g} s")
-            return self._transport.send(call, left)
+            answer: list[bytes] = self._transport.send(call, left)
+            return answer
 
         try:
-            result = run_steps(steps, answer)
+            result = run_steps(steps, send)
             if self._store.session.rests:
                 self.listener.wake()
             return result

@@ -49,10 +49,9 @@ class WatchStream:
     """A connection with one watch stream."""
 
     def __init__(self, connection: EtcdConnection, endpoints: Endpoints, run: Callable[[Steps[Any]], Any]) -> None:
-        self.host = connection.host
         self.token = endpoints.token
         self.wake, self.close, self.forget = connection.wake, connection.close, connection.forget
-        self._connection, self._http, self._run = connection, connection.http, run
+        self._connection, self._http, self._endpoints, self._run = connection, connection.http, endpoints, run
         self._http.call(endpoints.headers(WATCH), (), end=False)
 
     def send(self, messages: list[bytes]) -> None:
@@ -71,6 +70,12 @@ class WatchStream:
         if self._http.over:
             raise BrokenHttp2("the server has ended the watch")
         return messages
+
+    def failed(self, error: Exception) -> None:
+        """The next one is to another member, and with another token if that was it."""
+        self._endpoints.blame(self._connection.host)
+        if isinstance(error, GrpcError) and error.token_is_old:
+            self._endpoints.logged_out(self.token)
 
 
 class EtcdTransport:
@@ -110,12 +115,6 @@ class EtcdTransport:
     def watch(self, limit: float) -> Any:
         """A WatchStream."""
         return self._run(self._watch(clock.now() + limit))
-
-    def blame(self, host: tuple[str, int]) -> None:
-        self._endpoints.blame(host)
-
-    def logged_out(self, token: bytes) -> None:
-        self._endpoints.logged_out(token)
 
     def close(self) -> Any:
         self._closed = True
