@@ -10,7 +10,7 @@ from typing import Any
 
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.endpoints import Endpoints
-from leasehold.stores.etcd.transport_threads import ThreadTransport
+from leasehold.stores.etcd.threads import ThreadTransport
 from leasehold.stores.etcd.url import parse
 
 from .base import Base

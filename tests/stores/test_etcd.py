@@ -24,8 +24,7 @@ from leasehold.stores.etcd.endpoints import Endpoints
 from leasehold.stores.etcd.errors import GrpcError
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.subscriptions import IDLE, TAKING, Interest, Subscriptions
-from leasehold.stores.etcd.tasks import EtcdTasks
-from leasehold.stores.etcd.transport_tasks import TaskTransport
+from leasehold.stores.etcd.tasks import EtcdTasks, TaskTransport
 from leasehold.stores.etcd.url import parse
 from leasehold.tasks.runner import TaskRegistry
 from leasehold.testing.handles import eventually

@@ -16,7 +16,7 @@ from leasehold.core.protocol import Busy
 from leasehold.stores.etcd.errors import GrpcError
 from leasehold.stores.etcd.http2 import Http2
 from leasehold.stores.etcd.subscriptions import TAKING, Interest
-from leasehold.stores.etcd.transport_tasks import TaskTurns
+from leasehold.stores.etcd.tasks import TaskTurns
 from servers.etcd import Etcd
 
 HEADERS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b":authority", b"a")]

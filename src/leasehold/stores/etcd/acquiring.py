@@ -163,11 +163,7 @@ class Acquiring:
             if error.lease_is_gone:
                 return None
             raise
-        lease = session.leases.get(mine.lease)
-        if (
-            not (lease and lease.lasts(ask.ttl))
-            and not (yield from session.leases.keep_alive([mine.lease]))[mine.lease]
-        ):
+        if not (yield from session.leases.keep_alive([mine.lease]))[mine.lease]:
             return None
         return self._granted(ask, mine.create + epoch, mine.lease, since)
 

@@ -15,8 +15,7 @@ from . import wire
 from .endpoints import Endpoints
 from .errors import DRIVER_ERRORS, GrpcError, translate
 from .store import EtcdStore
-from .threads import EtcdThreads
-from .transport_threads import ThreadTransport
+from .threads import EtcdThreads, ThreadTransport
 from .url import EtcdAddress, parse
 from .wire import first, read
 
