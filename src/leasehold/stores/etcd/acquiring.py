@@ -174,23 +174,18 @@ class Acquiring:
         return (yield from self._session.leases.for_holding(ask))
 
     def end_overdue(self, asking: str = "") -> Steps[None]:
-        """End the holders that nobody renews any more, while the lease that they share is renewed for others."""
-        for held in self._session.overdue():
-            if held.attempt != asking:
-                yield from self._end(held)
+        """End the holders that nobody renews any more, while the lease that they share is renewed for others.
 
-    def _end(self, held: Held) -> Steps[None]:
-        """Its term is over. An acquire that asks for it anew has removed it from the books, or writes the key."""
-        books = self._session.held
-        if books.get(held.attempt) is not held:
-            return
-        page = yield from self._session.range(self._session.holder_key(held.name, held.attempt))
-        if books.get(held.attempt) is not held:
-            return
-        if page.found:
-            yield deletion(page.found[0])
-        if books.get(held.attempt) is held:
-            self._session.forget(held.attempt)
+        An acquire that asks for one of them anew meanwhile has removed it from the books, or writes its key."""
+        session = self._session
+        for held in session.overdue():
+            if held.attempt == asking:
+                continue
+            page = yield from session.range(session.holder_key(held.name, held.attempt))
+            if page.found and session.held.get(held.attempt) is held:
+                yield deletion(page.found[0])
+            if session.held.get(held.attempt) is held:
+                session.forget(held.attempt)
 
     def _granted(self, ask: Ask, token: int, lease: int, since: float) -> Grant:
         until = since + ask.ttl / SECOND

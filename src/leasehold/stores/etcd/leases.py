@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from ...core import clock
@@ -44,23 +45,23 @@ def whole(ttl: int) -> int:
     return -(-ttl // SECOND)
 
 
+@dataclass(slots=True, eq=False)
 class EtcdLease:
-    """One lease of etcd's. ``refreshed`` is the local time of sending of what last renewed it."""
+    """One lease of etcd's."""
 
-    __slots__ = ("_doubt", "attempt", "fence", "fence_key", "granted", "length", "marked", "number", "refreshed")
-
-    def __init__(self, number: int, length: int, fence_key: bytes = b"", attempt: str = "") -> None:
-        self.number = number
-        self.length = length
-        self.fence_key = fence_key
-        """Only of a lease that holders or waiters share."""
-        self.attempt = attempt
-        """Only of a lease that one attempt has for itself."""
-        self.refreshed = clock.now()
-        self.granted = self.marked = False
-        self.fence = 0
-        self._doubt = -1
-        """The newest fence behind which a write may yet arrive."""
+    number: int
+    length: int
+    fence_key: bytes = b""
+    """Only of a lease that holders or waiters share."""
+    attempt: str = ""
+    """Only of a lease that one attempt has for itself."""
+    refreshed: float = field(default_factory=clock.now)
+    """The local time of sending of what last renewed it."""
+    granted: bool = False
+    marked: bool = False
+    fence: int = 0
+    _doubt: int = -1
+    """The newest fence behind which a write may yet arrive."""
 
     @property
     def shared(self) -> bool:

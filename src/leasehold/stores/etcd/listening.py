@@ -45,11 +45,13 @@ class EtcdCarrier(Protocol):
 
 
 class EtcdListener:
-    def __init__(self, store: EtcdStore, transport: EtcdCarrier, where: str) -> None:
-        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
+    """``ring``: what to call with each wake-up."""
+
+    def __init__(self, store: EtcdStore, transport: EtcdCarrier, where: str, ring: Callable[..., None]) -> None:
         self._store = store
         self._transport = transport
         self._where = where
+        self._ring_one = ring
         self.begin()
 
     def begin(self) -> None:
@@ -156,9 +158,9 @@ class EtcdListener:
 
     def _ring(self, wake_ups: list[WakeUp]) -> None:
         for ring in wake_ups:
-            self.on_ring(*ring)
+            self._ring_one(*ring)
 
     def _ring_all(self) -> None:
         """Whoever waits is to ask again, and what is held is to be looked at."""
         for attempt in (*self._waiting, ""):
-            self.on_ring(attempt)
+            self._ring_one(attempt)

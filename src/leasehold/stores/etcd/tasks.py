@@ -123,21 +123,14 @@ class EtcdTasks:
     def __init__(
         self, store: EtcdStore, transport: EtcdCarrier, where: str, at_exit: Callable[[], EtcdThreads]
     ) -> None:
+        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._store = store
         self._transport = transport
         self._where = where
-        self.listener = EtcdListener(store, transport, where)
+        self.listener = EtcdListener(store, transport, where, self._rung)
         self._listening: asyncio.Task[None] | None = None
         self._make_at_exit = at_exit
         self._at_exit: EtcdThreads | None = None
-
-    @property
-    def on_ring(self) -> Callable[..., None]:
-        return self.listener.on_ring
-
-    @on_ring.setter
-    def on_ring(self, function: Callable[..., None]) -> None:
-        self.listener.on_ring = function
 
     def new_loop(self) -> None:
         self._transport.after_fork()
@@ -186,6 +179,9 @@ class EtcdTasks:
 
     def forget(self, attempt: str) -> None:
         self.listener.forget(attempt)
+
+    def _rung(self, *wake_up: Any) -> None:
+        self.on_ring(*wake_up)
 
     async def close(self) -> None:
         self.listener.closed = True

@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, run_steps
@@ -94,10 +95,11 @@ class ThreadTransport(EtcdTransport):
 
 class EtcdThreads:
     def __init__(self, store: EtcdStore, transport: EtcdCarrier, where: str) -> None:
+        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
         self._store = store
         self._transport = transport
         self._where = where
-        self.listener = EtcdListener(store, transport, where)
+        self.listener = EtcdListener(store, transport, where, self._rung)
         self._reset()
 
     def _reset(self) -> None:
@@ -105,14 +107,6 @@ class EtcdThreads:
         """Whoever has it is the listener."""
         self._start_again = 0.0
         self._end = ThreadBell()
-
-    @property
-    def on_ring(self) -> Callable[..., None]:
-        return self.listener.on_ring
-
-    @on_ring.setter
-    def on_ring(self, function: Callable[..., None]) -> None:
-        self.listener.on_ring = function
 
     def after_fork(self) -> None:
         self._store.reset()
@@ -167,6 +161,9 @@ class EtcdThreads:
 
     def forget(self, attempt: str) -> None:
         self.listener.forget(attempt)
+
+    def _rung(self, *wake_up: Any) -> None:
+        self.on_ring(*wake_up)
 
     def close(self) -> None:
         self.listener.closed = True
