@@ -18,7 +18,7 @@ import leasehold
 from leasehold import LeaseLost, StoreNotReady, aio
 from leasehold.core import clock, timing
 from leasehold.core.protocol import Busy, Grant
-from leasehold.stores.etcd import acquiring, leases, listening, queue, wire
+from leasehold.stores.etcd import acquiring, driver, leases, queue, wire
 from leasehold.stores.etcd.doctor import doctor
 from leasehold.stores.etcd.endpoints import Endpoints
 from leasehold.stores.etcd.errors import GrpcError
@@ -210,7 +210,7 @@ def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "CALL_LIMIT", 100.0)
     monkeypatch.setattr(leases, "WAITER_TTL", 1000.0)
     monkeypatch.setattr(leases, "WAITING_FRESH", 1000.0)
-    monkeypatch.setattr(listening, "HEARTBEAT", 1000.0)
+    monkeypatch.setattr(driver, "HEARTBEAT", 1000.0)
     monkeypatch.setattr(acquiring, "FIRST_TERM", 1000.0)
     monkeypatch.setattr(queue, "FIRST_TERM", 1000.0)
 

@@ -118,8 +118,8 @@ def test_what_nobody_waits_for_any_more_is_not_watched(server: Etcd, namespace: 
     process = Process(server.url, namespace)
     with process.locks:
         interest = Interest(TAKING, "x", b"k", b"l", 1)
-        process.driver.listener._wanted.put((A, Busy(None, 1, None, (interest,))))
+        process.driver._wanted.put((A, Busy(None, 1, None, (interest,))))
         sent: list[Any] = []
-        process.driver.listener._want(SimpleNamespace(send=sent.append))
+        process.driver._want(SimpleNamespace(send=sent.append))
         assert not sent
-        assert not process.driver.listener._subscriptions._by_attempt
+        assert not process.driver._subscriptions._by_attempt

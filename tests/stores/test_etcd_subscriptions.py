@@ -374,7 +374,7 @@ async def test_a_driver_wakes_who_has_missed_something() -> None:
                 await asyncio.sleep(0)
 
     await driver.listen("", None)
-    await until(lambda: driver.listener.wants("", None))
+    await until(lambda: driver._wants("", None))
     driver.on_ring = lambda *wake_up: woken.append(wake_up)
 
     async def listen(attempt: str, *interests: Interest) -> bool:

@@ -13,7 +13,7 @@ one that the waiter ahead is gone, and the second and third take over if those a
 
 Read on: ``leases.py`` (what keeps keys alive), ``acquiring.py``, ``queue.py``, ``renewing.py``, ``store.py`` (the rest,
 and the operations in one list), ``subscriptions.py`` (who watches what). ``threads.py`` and ``tasks.py`` are the
-drivers, around one ``transport.py`` and one ``listening.py``. They do all I/O, beside ``channels.py``, which is for a
+drivers, around one ``transport.py`` and one ``driver.py``. They do all I/O, beside ``channels.py``, which is for a
 channel of grpcio that the user has made. Why it is so: docs/design/08-etcd.md.
 """
 

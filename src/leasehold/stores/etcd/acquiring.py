@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core import clock
-from ...core.protocol import SECOND, Ask, Busy, Grant, Holding, Missing, Refusal, Reply, Steps, T, Together
+from ...core.protocol import SECOND, Ask, Busy, Grant, Holding, Missing, Refusal, Reply, Steps, Together
 from ...core.timing import FIRST_TERM
 from . import wire
 from .errors import GrpcError
@@ -17,30 +17,12 @@ from .leases import EtcdLease
 from .permit import HELD, StoredPermit
 from .queue import EtcdQueue
 from .session import MOST_OPERATIONS, EtcdSession, Held, NameView
-from .wire import CREATE, EQUAL, GREATER, LESS, MOD, KeyValue, compare, delete, get, put
+from .wire import CREATE, EQUAL, GREATER, LESS, MOD, KeyValue, compare, delete, get, marked, put
 
 
 def deletion(holder: StoredPermit | KeyValue) -> wire.EtcdCall:
     """Of a holder's key, if that is still as it was read."""
     return wire.txn([compare(EQUAL, MOD, holder.key, holder.mod)], [delete(holder.key)], [])
-
-
-def marked(steps: Steps[T], **marks: bool) -> Steps[T]:
-    """The same steps, with these marks on each call."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                answer = yield call._replace(**marks)
-            except Exception as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()
 
 
 class Acquiring:

@@ -15,12 +15,12 @@ from ...core import clock
 from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps, T
 from ...errors import StoreNotReady, StoreUnavailable
 from . import wire
-from .acquiring import Acquiring, marked
+from .acquiring import Acquiring
 from .errors import DRIVER_ERRORS
 from .leases import whole
 from .permit import INTERRUPTED, read_permit
 from .session import MOST_OPERATIONS, EtcdSession
-from .wire import EQUAL, MOD, KeyValue, compare, get, put
+from .wire import EQUAL, MOD, KeyValue, compare, get, marked, put
 
 RenewalOutcome: TypeAlias = str | StoreUnavailable
 

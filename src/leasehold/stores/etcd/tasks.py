@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from ...core import clock
 from ...core.protocol import Busy, Steps, T, await_steps
 from ...errors import StoreError
+from .driver import EtcdCarrier, EtcdDriver
 from .endpoints import Endpoints
-from .errors import DRIVER_ERRORS, translate
 from .http2 import BrokenHttp2, Http2
-from .listening import EtcdCarrier, EtcdListener
 from .store import EtcdStore
 from .threads import FAREWELL, EtcdThreads
 from .transport import EtcdTransport
@@ -119,46 +117,22 @@ class TaskTransport(EtcdTransport):
         await asyncio.sleep(0)  # for the loop, which does it
 
 
-class EtcdTasks:
+class EtcdTasks(EtcdDriver):
+    _sleep = staticmethod(asyncio.sleep)
+
     def __init__(
         self, store: EtcdStore, transport: EtcdCarrier, where: str, at_exit: Callable[[], EtcdThreads]
     ) -> None:
-        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
-        self._store = store
-        self._transport = transport
-        self._where = where
-        self.listener = EtcdListener(store, transport, where, self._rung)
-        self._listening: asyncio.Task[None] | None = None
+        super().__init__(store, transport, where)
         self._make_at_exit = at_exit
         self._at_exit: EtcdThreads | None = None
 
-    def new_loop(self) -> None:
-        self._transport.after_fork()
-        self.listener.begin()
-        self._listening = None
-
-    def after_fork(self) -> None:
-        self._store.reset()
-        self.new_loop()
+    def _begin(self) -> None:
+        super()._begin()
+        self._listener: asyncio.Task[None] | None = None
 
     async def run(self, steps: Steps[T], limit: float) -> T:
-        ends = clock.now() + limit
-
-        async def send(request: Any) -> Any:
-            left = ends - clock.now()
-            if left <= 0:
-                raise TimeoutError(f"timed out after {limit:.3g} s")
-            return await self._transport.send(request, left)
-
-        try:
-            result = await await_steps(steps, send)
-            if self._store.session.rests:
-                self.listener.wake()
-            return result
-        except StoreError:
-            raise
-        except DRIVER_ERRORS as error:
-            raise translate(error, self._where) from error
+        return await await_calls(self._running(steps, limit))
 
     def run_at_exit(self, steps: Steps[T], limit: float) -> T:
         if self._at_exit is None:
@@ -171,23 +145,17 @@ class EtcdTasks:
         self._transport.after_fork()
 
     async def listen(self, attempt: str, busy: Busy | None) -> bool:
-        if (self._listening is None or self._listening.cancelled()) and not self.listener.closed:
-            steps = self.listener.listen(self.run, asyncio.sleep)
-            self._listening = asyncio.ensure_future(await_calls(steps))  # again, if somebody has cancelled every task
-        ending = self._listening is None or self._listening.cancelling()
-        return self.listener.wants(attempt, busy) and not ending
-
-    def forget(self, attempt: str) -> None:
-        self.listener.forget(attempt)
-
-    def _rung(self, *wake_up: Any) -> None:
-        self.on_ring(*wake_up)
+        if (self._listener is None or self._listener.cancelled()) and not self._closed:
+            # Also when somebody has cancelled every task.
+            self._listener = asyncio.ensure_future(await_calls(self._listening()))
+        ending = self._listener is None or self._listener.cancelling()
+        return self._wants(attempt, busy) and not ending
 
     async def close(self) -> None:
-        self.listener.closed = True
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait({self._listening}, timeout=1.0)
+        self._closed = True
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait({self._listener}, timeout=1.0)
         try:
             await self.run(self._store.farewell(), FAREWELL)
         except StoreError:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 from ...core import clock
 from ...core.protocol import Busy, Steps, T, run_steps
@@ -16,13 +14,10 @@ from ...runtime.ready import readable
 from ...runtime.thread_start import start_thread
 from ...runtime.wakeups import ThreadBell
 from ..common.turns import Turns
+from .driver import PAUSES, EtcdDriver
 from .endpoints import Endpoints
-from .errors import DRIVER_ERRORS, translate
 from .http2 import BrokenHttp2, Http2
-from .listening import PAUSES, EtcdCarrier, EtcdListener
-from .store import EtcdStore
 from .transport import EtcdTransport
-from .wire import EtcdCall
 
 FAREWELL = 1.0
 _CHUNK = 65536
@@ -93,51 +88,20 @@ class ThreadTransport(EtcdTransport):
         super().__init__(endpoints, ThreadConnection, run_calls, Turns)
 
 
-class EtcdThreads:
-    def __init__(self, store: EtcdStore, transport: EtcdCarrier, where: str) -> None:
-        self.on_ring: Callable[..., None] = lambda attempt, news=None: None
-        self._store = store
-        self._transport = transport
-        self._where = where
-        self.listener = EtcdListener(store, transport, where, self._rung)
-        self._reset()
-
-    def _reset(self) -> None:
+class EtcdThreads(EtcdDriver):
+    def _begin(self) -> None:
+        super()._begin()
         self._listens = threading.Lock()
         """Whoever has it is the listener."""
         self._start_again = 0.0
         self._end = ThreadBell()
-
-    def after_fork(self) -> None:
-        self._store.reset()
-        self.listener.begin()
-        self._reset()
-        self._transport.after_fork()
+        self._sleep = self._end.wait
 
     def run(self, steps: Steps[T], limit: float) -> T:
-        ends = clock.now() + limit
-
-        def send(call: EtcdCall) -> list[bytes]:
-            left = ends - clock.now()
-            if left <= 0:
-                raise TimeoutError(f"timed out after {limit:.3g} s")
-            answer: list[bytes] = self._transport.send(call, left)
-            return answer
-
-        try:
-            result = run_steps(steps, send)
-            if self._store.session.rests:
-                self.listener.wake()
-            return result
-        except StoreError:
-            raise
-        except DRIVER_ERRORS as error:
-            raise translate(error, self._where) from error
-        finally:
-            steps.close()  # at once, also when a KeyboardInterrupt went past it
+        return run_calls(self._running(steps, limit))
 
     def listen(self, attempt: str, busy: Busy | None) -> bool:
-        listens = self.listener.wants(attempt, busy)
+        listens = self._wants(attempt, busy)
         if not self._listens.locked():
             self._start()
         return listens
@@ -145,7 +109,7 @@ class EtcdThreads:
     def _start(self) -> None:
         """At most one a second, also when many begin to wait at once: whoever finds another listening ends."""
         now = clock.now()
-        if now >= self._start_again and not self.listener.closed:
+        if now >= self._start_again and not self._closed:
             self._start_again = now + PAUSES[1]
             try:
                 start_thread("leasehold-etcd", self._listen)
@@ -155,20 +119,14 @@ class EtcdThreads:
     def _listen(self) -> None:
         if self._listens.acquire(False):
             try:
-                run_calls(self.listener.listen(self.run, self._end.wait))
+                run_calls(self._listening())
             finally:
                 self._listens.release()
 
-    def forget(self, attempt: str) -> None:
-        self.listener.forget(attempt)
-
-    def _rung(self, *wake_up: Any) -> None:
-        self.on_ring(*wake_up)
-
     def close(self) -> None:
-        self.listener.closed = True
+        self._closed = True
         self._end.ring()
-        self.listener.wake()
+        self._wake()
         try:
             self.run(self._store.farewell(), FAREWELL)
         except StoreError:

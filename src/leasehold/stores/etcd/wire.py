@@ -6,7 +6,10 @@ those of etcd's published ``rpc.proto`` and ``kv.proto``, which never change the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
+
+from ...core.protocol import Steps, T
 
 Fields: TypeAlias = dict[int, list[Any]]
 
@@ -86,6 +89,29 @@ class EtcdCall(NamedTuple):
     """Whether it is part of a renewal, which has a connection of its own."""
     patient: bool = False
     """Whether it is part of a new acquire. Those take turns among themselves: none delays a release or a claim."""
+
+
+def mapped(steps: Steps[T], change: Callable[[Any], Any]) -> Steps[T]:
+    """The same steps, with each call changed."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = yield change(call)
+            except Exception as error:
+                call = steps.throw(error)
+            else:
+                call = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def marked(steps: Steps[T], **marks: bool) -> Steps[T]:
+    """The same steps, with these marks on each call."""
+    return mapped(steps, lambda call: call._replace(**marks))
 
 
 RANGE, TXN = b"/etcdserverpb.KV/Range", b"/etcdserverpb.KV/Txn"
