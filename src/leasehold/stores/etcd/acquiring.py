@@ -12,7 +12,7 @@ from ...core import clock
 from ...core.protocol import SECOND, Ask, Busy, Grant, Holding, Missing, Refusal, Reply, Steps, Together
 from ...core.timing import FIRST_TERM
 from . import wire
-from .errors import GrpcError
+from .errors import DRIVER_ERRORS, GrpcError
 from .leases import EtcdLease
 from .permit import HELD, StoredPermit
 from .queue import EtcdQueue
@@ -205,6 +205,11 @@ class Acquiring:
                 continue
             if result.succeeded:
                 yield wire.txn([], [delete(word)], [])
+                if old.session != session.id:  # whoever has offered it may be gone
+                    try:
+                        yield from session.leases.revoke_left(old.name, old.attempt, old.lease)
+                    except DRIVER_ERRORS:
+                        pass  # then it runs out
                 return self._granted(ask, result.revision + epoch, lease.number, since)
             session.learn_epoch(result.pages[0])
 

@@ -162,7 +162,7 @@ class EtcdLeases:
     def own(self, name: str, attempt: str, ttl: int) -> Steps[EtcdLease]:
         """A lease for one attempt; asked for again, the same one."""
         length = whole(ttl)
-        number = _number(f"{attempt} {length} {name}")
+        number = _own_number(name, attempt, length)
         known = self._all.get(number)
         if known is not None and known.granted and (yield from self._is_fresh(known, 0.0)):
             return known
@@ -332,6 +332,12 @@ class EtcdLeases:
         """Whether a write that is on its way could attach a key to a lease that this attempt has for itself."""
         return any(not lease.settled for lease in list(self._own.get(attempt, {}).values()))
 
+    def revoke_left(self, name: str, attempt: str, number: int) -> Steps[None]:
+        """Revoke a lease of another process, if it is one that this attempt had for itself."""
+        length = wire.first(wire.read((yield wire.lease_time_to_live(number))[0]), 4)
+        if number == _own_number(name, attempt, length):
+            yield from self.revoke(number)
+
     def end(self, but: Collection[str]) -> Steps[None]:
         """Revoke all leases but those of these attempts."""
         for lease in list(self._all.values()):
@@ -341,6 +347,10 @@ class EtcdLeases:
 
 def _random() -> int:
     return int.from_bytes(os.urandom(8), "big") >> 1 or 1
+
+
+def _own_number(name: str, attempt: str, length: int) -> int:
+    return _number(f"{attempt} {length} {name}")
 
 
 def _number(text: str) -> int:
