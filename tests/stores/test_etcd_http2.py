@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,13 +13,16 @@ from etcd_tools import A, Process
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
+import leasehold
 from leasehold import aio
+from leasehold.core import clock
 from leasehold.core.protocol import Busy
 from leasehold.stores.etcd.errors import GrpcError
 from leasehold.stores.etcd.http2 import Http2
 from leasehold.stores.etcd.subscriptions import TAKING, Interest
 from leasehold.stores.etcd.tasks import TaskTurns
 from servers.etcd import Etcd
+from servers.proxy import Proxy
 
 HEADERS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b":authority", b"a")]
 
@@ -110,6 +115,35 @@ def test_who_waits_for_a_turn_is_called_in_order() -> None:
         assert came == ["first", "second", "third"]
 
     asyncio.run(main())
+
+
+def connections_to(port: int) -> int:
+    fields = map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return sum(int(each[2].rpartition(":")[2], 16) == port and each[3] == "01" for each in fields)
+
+
+@pytest.mark.server
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="Linux tells of connections there")
+def test_connections_that_nobody_needs_any_more_are_closed(
+    server: Etcd, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(server.port) as proxy:
+        with leasehold.connect(f"etcd://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            proxy.delay(0.3)
+            threads = [threading.Thread(target=locks.inspect, args=("x",)) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert connections_to(proxy.port) == 6
+            proxy.all_well()
+            assert locks.inspect("x") is None
+            assert connections_to(proxy.port) == 6, "they may be needed again"
+            now = clock.now
+            monkeypatch.setattr(clock, "now", lambda: now() + 10.1)
+            assert locks.inspect("x") is None
+            assert connections_to(proxy.port) == 1
+        assert connections_to(proxy.port) == 0
 
 
 @pytest.mark.server
