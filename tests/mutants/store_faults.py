@@ -96,9 +96,9 @@ OF_STORES = [
     Mutant(
         "etcd: a renewal trusts a key that a lost move may yet take away",
         "stores/etcd/renewing.py",
-        "elif each.attempt in unsettled or not",
-        "elif not",
-        "comes_too_late_moves_nothing",
+        "(key.lease, *session.leases.own_of(each.attempt))",
+        "(key.lease,)",
+        "comes_too_late_moves_to_a_lease",
         special="etcd_leases",
     ),
     Mutant(

@@ -213,12 +213,9 @@ class EtcdNetwork(Network):
 class SimulatedStream:
     """A watch stream, as a client has it."""
 
-    host = None
-    token = b""
-
     def __init__(self, process: Any, network: EtcdNetwork, server: EtcdServer) -> None:
         self._process, self._network, self._server = process, network, server
-        self._told: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._told: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._latest = {True: 0.0, False: 0.0}
         self._closed = False
         self._stream = Stream(server.model, self._tell)
@@ -261,9 +258,14 @@ class SimulatedStream:
             return None
         if isinstance(told, Exception):
             raise told
-        return [told]
+        return [] if told is None else [told]
 
-    async def close(self) -> None:
+    def wake(self) -> None:
+        self._told.put_nowait(None)
+
+    def failed(self, error: Exception) -> None: ...
+
+    def close(self) -> None:
         self._closed = True
         self._stream.close()
         if self in self._server.streams:
@@ -314,12 +316,6 @@ class SimulatedTransport:
         if self._server.pushes == "nothing" or self._network.world.now < self._server.down_until:
             raise ConnectionResetError("refused")
         return SimulatedStream(self._process, self._network, self._server)
-
-    def blame(self, host: Any) -> None:
-        pass
-
-    def logged_out(self, token: bytes) -> None:
-        pass
 
     def after_fork(self) -> None:
         pass
