@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .kinds.election.threads import Election, Term
     from .kinds.group.membership import Member
     from .kinds.group.threads import Group
-    from .kinds.joint.threads import AllOf
+    from .kinds.joint.threads import AllOf, RLock
     from .kinds.once.outcome import OnceFailed, Outcome, TooManyOutcomes
     from .kinds.once.threads import Once
     from .kinds.rwlock.threads import RWLock
@@ -63,6 +63,7 @@ __all__ = [
     "OnceFailed",
     "Outcome",
     "Preset",
+    "RLock",
     "RWLock",
     "ShuttingDown",
     "SkippingLock",
@@ -95,6 +96,7 @@ _HOMES = {
     "OnceFailed": "kinds.once.outcome",
     "Outcome": "kinds.once.outcome",
     "Preset": "core.timing",
+    "RLock": "kinds.joint.threads",
     "RWLock": "kinds.rwlock.threads",
     "SkippingLock": "threads.lock",
     "Term": "kinds.election.threads",

@@ -30,7 +30,7 @@ from .errors import (
 from .kinds.election.tasks import Election, Term
 from .kinds.group.membership import Member
 from .kinds.group.tasks import Group
-from .kinds.joint.tasks import AllOf
+from .kinds.joint.tasks import AllOf, RLock
 from .kinds.once.outcome import OnceFailed, Outcome, TooManyOutcomes
 from .kinds.once.tasks import Once
 from .kinds.rwlock.tasks import RWLock
@@ -61,6 +61,7 @@ __all__ = [
     "OnceFailed",
     "Outcome",
     "Preset",
+    "RLock",
     "RWLock",
     "ShuttingDown",
     "SkippingLock",

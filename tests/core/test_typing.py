@@ -108,9 +108,11 @@ def test_type_hints_of_both_worlds_are_covered() -> None:
 def test_type_hints_name_the_exported_classes() -> None:
     for world in (leasehold, aio):
         assert hints_of(world.connect)["return"] is world.Locks
-        for lock in (world.Locks.lock, world.Locks.semaphore, world.Locks.rlock, world.RWLock.read, world.RWLock.write):
+        for lock in (world.Locks.lock, world.Locks.semaphore, world.RWLock.read, world.RWLock.write):
             returned = [hints_of(overload)["return"] for overload in typing.get_overloads(lock)]
             assert returned == [world.Lock, world.SkippingLock]
+        rlock = [hints_of(overload)["return"] for overload in typing.get_overloads(world.Locks.rlock)]
+        assert rlock == [world.RLock, world.SkippingLock]
         assert hints_of(world.Locks.election)["return"] is world.Election
         assert hints_of(world.Locks.group)["return"] is world.Group
         assert hints_of(world.Locks.rwlock)["return"] is world.RWLock
