@@ -24,12 +24,12 @@ from typing import Any
 
 from ...core import clock
 from ...core.log import WARNING, log
-from ...core.protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
+from ...core.protocol import SECOND, Steps, T, refuse_options, run_steps
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..common import forms
+from ..common.doorbell import Doorbell
 from ..common.entries import (
     Alive,
-    JointEntryStore,
     Page,
     Read,
     ReadNote,
@@ -41,7 +41,6 @@ from ..common.entries import (
     WriteNote,
     outlive_boot,
 )
-from ..common.fifo import Doorbell
 from ..common.reentry import refused
 
 FORMAT = 1
@@ -160,22 +159,6 @@ def path_of(url: str) -> str:
     if "\0" in path:
         raise ValueError("bad SQLite URL: the path has a NUL character")
     return os.path.abspath(path)
-
-
-def open_url(url: str, namespace: str) -> Opened:
-    path = path_of(url)
-
-    def threads() -> ThreadDriver:
-        from .threads import SqliteThreads
-
-        return SqliteThreads(path, namespace)
-
-    def tasks() -> TaskDriver:
-        from .tasks import SqliteTasks
-
-        return SqliteTasks(path, namespace)
-
-    return Opened(JointEntryStore("sqlite"), threads, tasks)
 
 
 class _Line:
