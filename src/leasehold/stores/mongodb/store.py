@@ -1,4 +1,4 @@
-"""The dialect of the MongoDB store: what is asked for each operation, and how the answer is read.
+"""The store logic of MongoDB: what is asked for each operation, and how the answer is read.
 
 The package's own text says what is stored; :mod:`.pipelines` has the rules.
 """
