@@ -1,4 +1,4 @@
-"""The same worlds with etcd's own store logic and driver: their server is the model of etcd, behind the same bad network.
+"""The same worlds with etcd's own store logic and driver. The server is the model of etcd, behind the same network.
 
 ``python -m simulation.etcd_world SEED`` in ``tests/`` shows a trace, ``… FIRST LAST`` goes on until one fails.
 """

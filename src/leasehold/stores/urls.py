@@ -59,7 +59,7 @@ def resolve(url: object, namespace: str, timing: Mapping[str, Any]) -> tuple[Ope
         otherwise = f"of the options of lock() it accepts {', '.join(CONNECT_OPTIONS)}"
         raise unknown_option("connect", unknown[0], CONNECT_OPTIONS, otherwise)
     checks.text(namespace, "namespace", checks.MAX_LABEL, shortest=0)
-    return open_store(url, namespace), {key: value for key, value in timing.items() if value is not None}
+    return find_store(url, namespace), {key: value for key, value in timing.items() if value is not None}
 
 
 def given_or_default(url: object) -> object:
@@ -115,7 +115,7 @@ def _parts(url: str) -> tuple[str, str, str]:
     return authority, slash + path, query
 
 
-def open_store(url: object, namespace: str) -> Opened:
+def find_store(url: object, namespace: str) -> Opened:
     """Open the store that a URL's scheme names, or that a client of the user's belongs to."""
     url = given_or_default(url)
     if not isinstance(url, str):
