@@ -67,7 +67,7 @@ def given_or_default(url: object) -> object:
     if url is None:
         url = os.environ.get(ENVIRONMENT)
         if not url:
-            from .sqlite.store import default_url
+            from .sqlite.file import default_url
 
             url = default_url()
     return url

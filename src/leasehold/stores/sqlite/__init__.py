@@ -1,7 +1,7 @@
 """The SQLite store: leases for all processes of one machine, in one file.
 
-``store`` has the tables and the statements, ``threads`` and ``tasks`` the listeners, ``admin`` the doctor's checks.
-A release wakes the next waiter, and the death of a holder is noticed, through a FIFO
+``file`` says which file that is, ``store`` has the tables and the statements, ``threads`` and ``tasks`` the listeners,
+``admin`` the doctor's checks. A release wakes the next waiter, and the death of a holder is noticed, through a FIFO
 (:mod:`leasehold.stores.common.doorbell`).
 """
 
@@ -12,7 +12,7 @@ from ...core.protocol import Opened, TaskDriver, ThreadDriver
 
 def open_url(url: str, namespace: str) -> Opened:
     from ..common.entries import JointEntryStore
-    from .store import path_of
+    from .file import path_of
 
     path = path_of(url)
 
