@@ -65,7 +65,7 @@ def marks(count: int, width: int = 0) -> dict[str, Any]:
 
 @pytest.mark.timeout(300)
 async def test_versions_that_were_done_stay_known_whatever_their_number(side: str) -> None:
-    """2,500 hours are over three months of an hourly job. No version is run twice, and no record grows without limit."""
+    """2,500 hours are three months of an hourly job. No version is run twice, and no record grows without limit."""
     there, versions = Side(side), 2500 if side == "threads" else 500
     if side == "asyncio":
         there.write(dump("x", Note(marks(500))))  # recorded by an earlier version of leasehold, and moved from now on

@@ -1,4 +1,4 @@
-"""The same worlds with etcd's own dialect and driver: their server is the model of etcd, behind the same bad network.
+"""The same worlds with etcd's own store logic and driver. The server is the model of etcd, behind the same network.
 
 ``python -m simulation.etcd_world SEED`` in ``tests/`` shows a trace, ``… FIRST LAST`` goes on until one fails.
 """
@@ -371,7 +371,7 @@ class EtcdSimulation(Simulation):
 
 @contextmanager
 def virtual_clock(server: Server) -> Iterator[None]:
-    """The dialect reads the clock of the process whose loop is running."""
+    """The store reads the clock of the process whose loop is running."""
     now, wall_us = clock.now, clock.wall_us
 
     def virtual_now() -> float:

@@ -109,7 +109,7 @@ class Recorder:
 
 
 class Process:
-    """One process, as far as etcd can tell: a dialect, a driver for threads, and a ``Locks`` on them.
+    """One process, as far as etcd can tell: a store, a driver for threads, and a ``Locks`` on them.
 
     Its steps can be run whole, or call by call: what is sent, what is answered, and what happens in between."""
 

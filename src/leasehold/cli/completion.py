@@ -63,7 +63,7 @@ def names(options: Options) -> str:
 
 def _is_missing_file(url: str | None) -> bool:
     """Whether the store is a file that does not exist. Connecting would create it."""
-    from ..stores.sqlite.store import path_of
+    from ..stores.sqlite.file import path_of
     from ..stores.urls import given_or_default
 
     url = str(given_or_default(url))

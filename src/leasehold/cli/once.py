@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..threads.locks import Locks
     from .options import Options
 
-INTERRUPTED = [128 + each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)]
+BY_SIGNAL = [128 + each for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)]
 
 
 class ExitStatus(Exception):
@@ -75,7 +75,7 @@ class Work:
 
     def record(self, lease: Lease, status: int) -> bool:
         """Record COMMAND's exit status, unless a signal interrupted it. False if the lease was lost before that."""
-        if status in INTERRUPTED:
+        if status in BY_SIGNAL:
             return True
         duration = time.monotonic() - self._begun
         error = ExitStatus(status) if status else None

@@ -96,7 +96,7 @@ class BaseLease(LeaseContract, Handle):
         # Nobody can release a handle that was collected.
         state = getattr(self, "_state", None)
         if state is not None and state.released_by is not DONE:
-            release.take_over(self._core, state)
+            release.drop_collected(self._core, state)
 
     def _call(self, callbacks: list[Callable[..., object]]) -> None:
         """Call the callbacks with this lease."""

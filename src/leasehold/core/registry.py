@@ -16,7 +16,7 @@ from ..runtime.thread_start import aside
 from ..runtime.timer import timer
 from ..runtime.wakeups import refuse_late_patch
 from . import checks, clock, timing
-from .claim import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, Unsettled
+from .claim import BY_OPERATOR, FORKED, HANDED_OVER, RELEASED, TAKEN, Unsettled
 from .log import DEBUG, INFO, WARNING, is_shown, log
 from .options import KIND_OPTIONS, LOCK_OPTIONS, IfBusy, LockName, Spec, make_spec
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
@@ -287,7 +287,7 @@ class Registry:
         if state.offered and reason == TAKEN:
             reason = HANDED_OVER
         if self.end(state, reason):
-            if reason == INTERRUPTED:
+            if reason == BY_OPERATOR:
                 self.tell("broken", state.name, state.token, reason)
             self.tell("lost", state.name, state.token, reason)
 

@@ -118,7 +118,7 @@ def drop(core: Registry, state: LeaseState) -> None:
         state.released_by = DONE
 
 
-def take_over(core: Registry, state: BaseState) -> None:
+def drop_collected(core: Registry, state: BaseState) -> None:
     """The handle was collected: have the keeper release the lease, also if somebody began to and did not finish."""
     assert isinstance(state, LeaseState)
     if state.released_by is not None:

@@ -1,4 +1,4 @@
-"""``rlock``: a lock that its holder can enter again."""
+"""``rlock``: recognises that a thread or task holds the lock already, and lets it enter again."""
 
 from __future__ import annotations
 

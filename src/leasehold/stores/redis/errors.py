@@ -1,4 +1,4 @@
-"""From what redis-py raises to what leasehold does: unknown and worth a retry, or not ready and how to mend it."""
+"""What redis-py's errors mean: unavailable (outcome unknown, worth a retry), or not ready; and damaged records."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class RedisStore(Store):
         self._listings: dict[tuple[str, str], list[str]] = {}
         # By attempt, the number of the last try that got no answer: it may yet arrive (mark.lua).
         self._unanswered: dict[str, int] = {}
-        self._push = b"2" if quorum else b"0"
+        self._quorum = b"2" if quorum else b"0"
 
     def begin(self, session: bytes) -> None:
         """Rings go there from now on: for a driver, when it is made, and in a forked child, where nobody waits."""
@@ -163,7 +163,7 @@ class RedisStore(Store):
             f"{ask.shape} {ask.limit}".encode(),
             b"1" if ask.fair else b"0",
             b"1" if ask.queue else b"0",
-            self._push,
+            self._quorum,
         )
 
     def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:

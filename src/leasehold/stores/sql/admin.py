@@ -12,7 +12,7 @@ from ...errors import StoreError, StoreNotReady
 from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
 from ..mysql.listener import SLEEPING
 from ..mysql.sql import MySQL
-from ..urls import find
+from ..urls import find_store
 from .dialect import Dialect, Statement
 from .session import Broken, Refused, broken
 from .threads import SqlThreads, carry_out
@@ -82,7 +82,7 @@ def doctor(url: object) -> list[Finding]:
 
 
 def _driver(url: object) -> SqlThreads:
-    driver = find(url, "").threads()
+    driver = find_store(url, "").threads()
     if not isinstance(driver, SqlThreads):
         raise ValueError("this is not a SQL store")
     return driver

@@ -83,7 +83,7 @@ class OnlyReads(StoreNotReady):
 
 
 class Dialect:
-    """One flavour of SQL, for one table."""
+    """The SQL of one kind of database, for one table."""
 
     scheme: str
     CREATED: Collection[Any]
@@ -293,7 +293,7 @@ class Dialect:
                 f"version knows {FORMAT}): upgrade leasehold"
             )
 
-    # Said by each flavour.
+    # Said by each dialect.
 
     TAKE: str
     TAKE_OR_JOIN: str
