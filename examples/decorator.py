@@ -22,7 +22,7 @@ def report(number: int) -> None:
     running -= 1
 
 
-@alocks.lock("mail", on_lost="cancel")
+@alocks.lock("mail")
 async def send_mail(number: int) -> int:
     await asyncio.sleep(0.01)
     return leasehold.current().token

@@ -14,7 +14,7 @@ def initialise() -> dict[str, int]:
 
 def instance(number: int) -> None:
     with leasehold.connect(owner=f"instance-{number}") as locks:
-        outcome = locks.once("initialise", version=1).run(initialise).check()
+        outcome = locks.once("initialise", version=1).run(initialise)
         print(f"instance-{number} starts; {outcome.owner} has made {outcome.result} in {outcome.duration:.1f} s")
 
 

@@ -11,7 +11,7 @@ from leasehold import LeaseLost, aio
 
 async def work(locks: aio.Locks, begun: asyncio.Event) -> None:
     try:
-        async with locks.lock("queue:7", ttl=5, on_lost="cancel") as lease:
+        async with locks.lock("queue:7", ttl=5) as lease:
             print("working under the lease")
             begun.set()
             for _ in range(1000):

@@ -14,12 +14,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from leasehold.core.protocol import Ask, Opened
-from leasehold.stores.urls import find
+from leasehold.stores.urls import find_store
 from leasehold.testing.store import THREADS, open_locks
 
 OPERATIONS = {
     *("acquire", "acquire_all", "keep_waiting", "renew", "release", "give_back", "abandon", "interrupt"),
-    *("scan", "inspect", "read_note", "write_note", "tidy"),
+    *("scan", "inspect", "read_note", "write_note", "read_clock", "tidy"),
 }
 
 
@@ -54,7 +54,7 @@ class Intercepted:
 
     def run(self, operation: Callable[[Any], Any]) -> Any:
         """Send an operation of the test's own: ``operation(store)`` makes it."""
-        opened = find(self.url, "")
+        opened = find_store(self.url, "")
         driver = opened.threads()
         try:
             return driver.run(operation(opened.store), 10.0)
@@ -63,7 +63,7 @@ class Intercepted:
 
 
 def open_intercepted(test: Intercepted, namespace: str) -> Opened:
-    opened = find(test.url, namespace)
+    opened = find_store(test.url, namespace)
     store: Any = _Store(test, opened.store)
     return Opened(store, lambda: _Threads(test, opened.threads()), lambda: _Tasks(test, opened.tasks()))
 

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from .kinds.election.threads import Election, Term
     from .kinds.group.membership import Member
     from .kinds.group.threads import Group
-    from .kinds.joint.threads import AllOf
-    from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
+    from .kinds.joint.threads import AllOf, RLock
+    from .kinds.once.outcome import OnceFailed, Outcome, TooManyOutcomes
     from .kinds.once.threads import Once
     from .kinds.rwlock.threads import RWLock
     from .model import Counters, Event, LeaseInfo, LockMetrics
     from .threads.lease import Lease
-    from .threads.lock import Lock, LockOptions
+    from .threads.lock import Lock, LockOptions, SkippingLock
     from .threads.locks import Locks, connect
 
 __version__ = "0.1.0"
@@ -63,8 +63,10 @@ __all__ = [
     "OnceFailed",
     "Outcome",
     "Preset",
+    "RLock",
     "RWLock",
     "ShuttingDown",
+    "SkippingLock",
     "StoreError",
     "StoreNotReady",
     "StoreUnavailable",
@@ -91,12 +93,14 @@ _HOMES = {
     "Locks": "threads.locks",
     "Member": "kinds.group.membership",
     "Once": "kinds.once.threads",
-    "OnceFailed": "kinds.once.outcomes",
-    "Outcome": "kinds.once.outcomes",
+    "OnceFailed": "kinds.once.outcome",
+    "Outcome": "kinds.once.outcome",
     "Preset": "core.timing",
+    "RLock": "kinds.joint.threads",
     "RWLock": "kinds.rwlock.threads",
+    "SkippingLock": "threads.lock",
     "Term": "kinds.election.threads",
-    "TooManyOutcomes": "kinds.once.outcomes",
+    "TooManyOutcomes": "kinds.once.outcome",
     "connect": "threads.locks",
     "current": "core.lease",
 }

@@ -30,13 +30,13 @@ from .errors import (
 from .kinds.election.tasks import Election, Term
 from .kinds.group.membership import Member
 from .kinds.group.tasks import Group
-from .kinds.joint.tasks import AllOf
-from .kinds.once.outcomes import OnceFailed, Outcome, TooManyOutcomes
+from .kinds.joint.tasks import AllOf, RLock
+from .kinds.once.outcome import OnceFailed, Outcome, TooManyOutcomes
 from .kinds.once.tasks import Once
 from .kinds.rwlock.tasks import RWLock
 from .model import Counters, Event, LeaseInfo, LockMetrics
 from .tasks.lease import Lease
-from .tasks.lock import Lock, LockOptions
+from .tasks.lock import Lock, LockOptions, SkippingLock
 from .tasks.locks import Locks, connect
 
 __all__ = [
@@ -61,8 +61,10 @@ __all__ = [
     "OnceFailed",
     "Outcome",
     "Preset",
+    "RLock",
     "RWLock",
     "ShuttingDown",
+    "SkippingLock",
     "StoreError",
     "StoreNotReady",
     "StoreUnavailable",

@@ -5,7 +5,7 @@
     ├─ AcquireCancelled                           the ``cancel`` event was set
     ├─ LeaseLost                                  the lease can no longer be trusted; with the reason
     │  └─ fence.StaleToken                        the resource refused the lease's token
-    ├─ OnceFailed                                 the work of ``once`` failed and is not retried
+    ├─ OnceFailed                                 work that another did has failed: its recorded error
     ├─ TooManyOutcomes                            ``once`` has no room to record another version
     ├─ ShuttingDown                               drained or closed: no new leases
     └─ StoreError                                 the driver's error is ``__cause__``

@@ -19,7 +19,7 @@ def leases(monkeypatch: pytest.MonkeyPatch) -> Iterator[Leases]:
     :class:`leasehold.testing.leases.Leases`; docs/testing.md has more examples. ::
 
         def test_report_stops_when_its_lease_is_lost(leases):
-            with leasehold.connect() as locks, locks.lock("report") as lease:
+            with leasehold.connect() as locks, locks.lock("report", on_lost="log") as lease:
                 leases.lose(lease)
                 assert not lease.valid
 

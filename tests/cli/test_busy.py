@@ -52,6 +52,17 @@ def test_run_times_out_and_names_the_holder(shell: Shell) -> None:
     assert shell.do("run", "job", "--timeout", "30s", "--", "true").returncode == 0
 
 
+def test_wait_of_more_than_a_second_says_for_whom(shell: Shell) -> None:
+    with shell.locks.lock("job"):
+        run = shell.start("run", "job", "--", "echo", "mine")
+        assert run.stderr is not None
+        line = run.stderr.readline()
+    assert line.startswith(f"leasehold: waiting for 'job': held by {shell.locks.owner} since 20")
+    assert line.endswith(", 0 waiters ahead\n")
+    done = finish(run)
+    assert (done.stdout, done.stderr) == ("mine\n", "")
+
+
 def test_on_busy_exit_chooses_the_exit_code(shell: Shell) -> None:
     with shell.locks.lock("job"):
         assert shell.do("run", "job", "--no-wait", "--on-busy-exit", "0", "--", "true").returncode == 0
@@ -113,6 +124,17 @@ def test_run_fails_when_the_store_is_away(shell: Shell, store_away: sqlite3.Conn
     assert done.stderr.count("\n") == 1
     assert not (shell.folder / "ran").exists()
     store_away.close()
+
+
+def test_run_says_that_it_waits_for_a_store_that_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:
+    run = shell.start("run", "job", "--ttl", "2s", "--", "echo", "mine")
+    assert run.stderr is not None
+    line = run.stderr.readline()
+    assert "the store is unavailable for lease 'job': " in line
+    assert "; retrying for up to 2" in line
+    store_away.close()
+    done = finish(run)
+    assert (done.stdout, done.stderr) == ("mine\n", "")
 
 
 def test_verbose_run_waits_for_a_store_that_is_away(shell: Shell, store_away: sqlite3.Connection) -> None:

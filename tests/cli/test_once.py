@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -9,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +18,7 @@ from intercept import Intercepted
 from leasehold.cli.once import Work
 from leasehold.cli.options import parse
 from leasehold.core.timing import UNAVAILABLE_LIMIT
-from leasehold.kinds.once.outcomes import LONGEST_NOTE
+from leasehold.kinds.once import archive
 from leasehold.testing import faults
 
 from .shell import UNAVAILABLE, Shell, finish, until
@@ -142,25 +142,38 @@ def test_timeout_of_once_is_for_the_reading_and_for_the_lease(shell: Shell) -> N
 def test_once_that_has_its_lease_does_not_wait_until_that_ends(shell: Shell) -> None:
     network = faults.install(shell.locks)
     work = Work(parse(["once", "x", "true"]), shell.locks)
-    with shell.locks.lock("x", ttl=4):
+    with shell.locks.lock("x", ttl=4) as lease:
         network.lose_request("read_note")
         begun = time.monotonic()
         with pytest.raises(leasehold.StoreUnavailable):
-            work.settled()
+            work.settled(lease)
         assert time.monotonic() - begun < UNAVAILABLE_LIMIT / 2
 
 
 def test_command_whose_outcome_could_not_be_recorded_is_not_run(shell: Shell) -> None:
-    note: dict[str, Any] = {f"{number}{'v' * 50}": ["done", 1] for number in range(LONGEST_NOTE // 70)}
-    text = json.dumps({"format": 1, "outcomes": note}, separators=(",", ":"))
+    """The note is full of versions that belong into one shard, and that is full, too."""
+    versions = [each for number in range(250_000) if archive.shard_of(each := f"{number:060}") == 7]
+    rows = [{version: ["done", 1] for version in half} for half in (versions[:755], versions[755:])]
+    rows[1].update({f"{number:060}": ["done", 1] for number in range(400)})
     store = Intercepted(shell.url)
-    with store.connect() as locks, locks.lock("x") as lease:
-        assert store.run(lambda sent: sent.write_note("x", store.attempt("x"), lease.token, text))
+    for name, stored in (
+        ("x", {"format": 2, "outcomes": rows[0], "shards": f"{1 << 7:x}"}),
+        (archive.shard_name("x", 7), {"format": 1, "of": "x", "outcomes": rows[1]}),
+    ):
+        with store.connect() as locks, locks.lock(name) as lease:
+            text = json.dumps(stored, separators=(",", ":"))
+            written = functools.partial(store.attempt, name)
+            assert store.run(lambda sent: sent.write_note(name, written(), lease.token, text))  # noqa: B023
     done = shell.do("once", "x", "--version", "new", "--", "touch", "ran")
-    assert (done.returncode, done.stderr.count("\n")) == (78, 1), done.stderr
-    assert "no room to record another version of " in done.stderr
+    assert done.returncode == 78, done.stderr
+    assert "no room to record another version of 'x'" in done.stderr.splitlines()[-1]
     assert not (shell.folder / "ran").exists()
     assert shell.locks.inspect("x") is None
+    assert shell.do("once", "x", "--version", versions[800], "--", "touch", "ran").returncode == 0
+    assert not (shell.folder / "ran").exists()
+    assert shell.do("forget", "x").returncode == 0
+    assert shell.do("once", "x", "--version", "new", "--", "touch", "ran").returncode == 0
+    assert (shell.folder / "ran").exists()
 
 
 def test_wrong_usage_of_once_is_explained(shell: Shell) -> None:

@@ -19,5 +19,5 @@ from .probes import SqliteProbe
 def store(tmp_path: Path) -> StoreUnderTest:
     path = tmp_path / "leases.db"
     return StoreUnderTest(
-        "theirs", f"theirs:///{path}", SqliteProbe(path), opener="leasehold.stores.sqlite.store:open_url", joint=True
+        "theirs", f"theirs:///{path}", SqliteProbe(path), opener="leasehold.stores.sqlite:open_url", joint=True
     )

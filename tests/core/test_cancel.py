@@ -75,3 +75,14 @@ def test_acquire_with_a_cancel_event_that_is_not_set_gets_the_lease(url: str) ->
         lease = locks.lock("name").acquire(cancel=threading.Event())
         assert lease.valid
         assert lease.release()
+
+
+def test_cancel_ends_a_try_acquire_that_waits(url: str) -> None:
+    with leasehold.connect(url) as holder, leasehold.connect(url) as locks, holder.lock("name"):
+        for lock in (locks.lock("name"), locks.rlock("name"), locks.all_of("name", "other")):
+            cancel = threading.Event()
+            threading.Timer(0.1, cancel.set).start()
+            began = time.monotonic()
+            with pytest.raises(AcquireCancelled):
+                lock.try_acquire(30, cancel=cancel)
+            assert time.monotonic() - began < 10

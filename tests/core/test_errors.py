@@ -12,7 +12,8 @@ import pytest
 
 import leasehold
 from leasehold import fence
-from leasehold.kinds.once.outcomes import Damaged, OnceFailed, Outcome, TooManyOutcomes
+from leasehold.kinds.once.note import DamagedNote
+from leasehold.kinds.once.outcome import OnceFailed, Outcome, TooManyOutcomes
 from leasehold.stores.sql.pool import PoolTimeout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,7 +41,7 @@ MADE: dict[type[Exception], Callable[[], Exception]] = {
     OnceFailed: lambda: OnceFailed(OUTCOME),
     PoolTimeout: lambda: PoolTimeout(5, 0.0, 1.0, None),
     TooManyOutcomes: lambda: TooManyOutcomes("no room"),
-    Damaged: lambda: Damaged("not an outcome"),
+    DamagedNote: lambda: DamagedNote("not an outcome"),
 }
 
 

@@ -158,7 +158,7 @@ class Members:
     def holdings(self) -> list[Holding]:
         self.beat()
         return [
-            Holding("g", "", f"m{token}", "member", None, token, 0.0, until - self.world.now)
+            Holding("g", f"{token:024x}", f"m{token}", "member", None, token, 0.0, until - self.world.now)
             for token, until in self.until.items()
         ]
 

@@ -47,8 +47,8 @@ def test_all_that_is_public_is_reached_from_the_package() -> None:
         "assert {'aio', 'fence', *leasehold.__all__} <= set(dir(leasehold))\n"
         "from leasehold import aio\n"
         "from leasehold.kinds.group import membership\n"
-        "from leasehold.kinds.once import outcomes\n"
-        "assert aio.Outcome is leasehold.Outcome is outcomes.Outcome\n"
+        "from leasehold.kinds.once import outcome\n"
+        "assert aio.Outcome is leasehold.Outcome is outcome.Outcome\n"
         "assert aio.Member is leasehold.Member is membership.Member\n"
         "assert not hasattr(leasehold, 'nothing') and not hasattr(aio, 'nothing')"
     )

@@ -20,7 +20,8 @@ from leasehold import aio
 from leasehold.core.protocol import SECOND
 from leasehold.core.timing import CALL_LIMIT
 from leasehold.errors import StoreNotReady
-from leasehold.kinds.once.outcomes import LONGEST_NOTE, Outcome, TooManyOutcomes, dump, load
+from leasehold.kinds.once.note import LONGEST_NOTE, Note, dump, load
+from leasehold.kinds.once.outcome import Outcome
 from leasehold.testing import faults
 
 versions = st.integers(1, 3)
@@ -74,7 +75,7 @@ class Once(RuleBasedStateMachine):
             self.model[version] = (done, attempts, owner)
         before = self.calls
         once = self.locks[who].once("work", version=version, retries=retries, retry_by="same" if same else "any")
-        outcome = once.run(self.work(fails, overtaken))
+        outcome = once.run(self.work(fails, overtaken), check=False)
         assert self.calls - before == calls
         assert (outcome.ok, outcome.attempts, outcome.owner) == (done, attempts, owner)
 
@@ -107,7 +108,7 @@ TestOnce.settings = settings(max_examples=30, stateful_step_count=12, deadline=N
 
 def test_outcomes_recorded_by_a_newer_leasehold_are_refused() -> None:
     with pytest.raises(StoreNotReady, match="newer"):
-        load("x", '{"format":2,"outcomes":{}}')
+        load("x", '{"format":3,"outcomes":{}}')
 
 
 class Side:
@@ -128,7 +129,7 @@ def side(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def recorded(versions: int, **fields: Any) -> dict[str, Outcome]:
+def recorded(versions: int, **fields: Any) -> dict[str, Outcome[Any]]:
     """Outcomes of so many versions, the first the oldest."""
     begun = datetime(2026, 1, 1, tzinfo=UTC)
     found = {}
@@ -143,10 +144,10 @@ def recorded(versions: int, **fields: Any) -> dict[str, Outcome]:
 def test_no_version_is_forgotten_for_want_of_room(versions: int, whole: int, caplog: pytest.LogCaptureFixture) -> None:
     """Reference, once: outcomes are kept until forget(). Old ones lose their texts, then all but their status."""
     outcomes = recorded(versions, status="failed", error="e" * 2000, attempts=3)
-    text = dump("x", outcomes)
+    text = dump("x", Note(outcomes))
     assert text is not None
     assert len(text) <= LONGEST_NOTE
-    kept = load("x", text)
+    kept = load("x", text).versions
     assert kept.keys() == outcomes.keys()
     assert {(each.status, each.attempts) for each in kept.values()} == {("failed", 3)}
     newest = sorted(kept, key=int)[-whole:]
@@ -156,33 +157,8 @@ def test_no_version_is_forgotten_for_want_of_room(versions: int, whole: int, cap
         f"results and errors of the {sum(each.error is None for each in kept.values())} oldest versions" in caplog.text
     )
     caplog.clear()
-    assert load("x", dump("x", kept)) == kept
+    assert load("x", dump("x", Note(kept))).versions == kept
     assert "dropped" not in caplog.text, "it is told once"
-
-
-def test_work_whose_outcome_could_not_be_recorded_is_not_run(side: str) -> None:
-    store = Intercepted(f"memory://{uuid.uuid4().hex}")
-    url = store.url
-    text = dump("x", {f"{number}{'v' * 50}": each for number, each in enumerate(recorded(900).values())})
-    with store.connect() as locks:
-        with locks.lock("x") as lease:
-            assert store.run(lambda sent: sent.write_note("x", store.attempt("x"), lease.token, text))
-        assert len(load("x", store.run(lambda sent: sent.read_note("x")))) == 900
-        calls: list[int] = []
-
-        async def run() -> None:
-            async with aio.connect(url) as others:
-                await others.once("x", version="new").run(lambda: calls.append(1))
-
-        with pytest.raises(TooManyOutcomes, match="forget"):  # noqa: PT012
-            if side == "threads":
-                locks.once("x", version="new").run(lambda: calls.append(1))
-            else:
-                asyncio.run(run())
-        assert not calls
-        assert not locks.once("x", version=f"0{'v' * 50}").run(lambda: calls.append(1)).ran
-        assert locks.once("x").forget(every_version=True)
-        assert locks.once("x", version="new").run(lambda: calls.append(1)).ran
 
 
 def test_result_that_is_too_long_to_record_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -265,6 +241,22 @@ def test_outcome_recorded_in_the_same_moment_is_not_told_as_running(side: str) -
             outcome = asyncio.run(run())
         assert store.begun["inspect"] == 1
         assert (outcome.status, outcome.owner, outcome.result, outcome.ran) == ("done", "other", "done", False)
+
+
+async def test_failure_recorded_in_the_same_moment_is_raised(side: str) -> None:
+    """``wait=False``: as any other failure that is final."""
+    there = Side(side)
+    with leasehold.connect(there.store.url) as other:
+        busy = other.lock("x").acquire()
+
+        def end() -> None:
+            busy.release()
+            other.once("x", check=False).run(lambda: 1 // 0)
+
+        there.store.before["inspect"] = end
+        with pytest.raises(leasehold.OnceFailed, match="ZeroDivisionError"):
+            await there.call(there.locks.once("x", wait=False).run, lambda: "again")
+    await there.call(there.locks.close)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), [5]])

@@ -87,9 +87,9 @@ def test_places_that_are_due_soon_are_checked_in_the_same_call() -> None:
 
 
 def test_many_places_are_checked_in_batches() -> None:
-    with world(*(busy() for _ in range(places.BATCH + 1))) as made:
+    with world(*(busy() for _ in range(places.MOST_PLACES + 1))) as made:
         made.advance(1.5 * CHECK)
-        assert [count for _, count in made.checks] == [places.BATCH, 1]
+        assert [count for _, count in made.checks] == [places.MOST_PLACES, 1]
 
 
 def test_waiter_whose_place_is_gone_calls_the_store() -> None:

@@ -100,7 +100,7 @@ def test_type_hints_of_both_worlds_are_covered() -> None:
             assert f"leasehold.kinds.{kind.format(side)}" in PUBLIC
         assert f"leasehold.{side}.lease.Lease:renew" in PUBLIC
         assert f"leasehold.{side}.locks.connect" in PUBLIC
-    for name in ("kinds.once.outcomes.Outcome", "kinds.group.membership.Roster", "stores.common.findings.Finding"):
+    for name in ("kinds.once.outcome.Outcome", "kinds.group.membership.Roster", "stores.common.findings.Finding"):
         assert f"leasehold.{name}" in PUBLIC
     assert "leasehold.core.lease.BaseLease:__init__" in PUBLIC
 
@@ -108,12 +108,17 @@ def test_type_hints_of_both_worlds_are_covered() -> None:
 def test_type_hints_name_the_exported_classes() -> None:
     for world in (leasehold, aio):
         assert hints_of(world.connect)["return"] is world.Locks
-        assert hints_of(world.Locks.lock)["return"] is world.Lock
+        for lock in (world.Locks.lock, world.Locks.semaphore, world.RWLock.read, world.RWLock.write):
+            returned = [hints_of(overload)["return"] for overload in typing.get_overloads(lock)]
+            assert returned == [world.Lock, world.SkippingLock]
+        rlock = [hints_of(overload)["return"] for overload in typing.get_overloads(world.Locks.rlock)]
+        assert rlock == [world.RLock, world.SkippingLock]
         assert hints_of(world.Locks.election)["return"] is world.Election
         assert hints_of(world.Locks.group)["return"] is world.Group
         assert hints_of(world.Locks.rwlock)["return"] is world.RWLock
         assert hints_of(world.Locks.once)["return"] is world.Once
-        assert hints_of(world.Locks.all_of)["return"] is world.AllOf
+        all_of = [hints_of(overload)["return"] for overload in typing.get_overloads(world.Locks.all_of)]
+        assert all_of == [world.AllOf, world.SkippingLock]
     assert hints_of(LeaseInfo)["acquired"] is datetime
 
 

@@ -85,6 +85,6 @@ def test_faq_explains_each_reason_of_loss() -> None:
     page = (ROOT / "docs" / "faq.md").read_text()
     from leasehold.core import claim
 
-    reasons = [claim.EXPIRED, claim.TAKEN, claim.INTERRUPTED, claim.CLOSED, claim.FORKED]
+    reasons = [claim.EXPIRED, claim.TAKEN, claim.BY_OPERATOR, claim.CLOSED, claim.FORKED]
     assert all(f"| {reason} |" in page for reason in reasons)
     assert issubclass(leasehold.Lease, BaseLease)

@@ -87,7 +87,7 @@ with leasehold.connect(URL) as locks, leasehold.connect(URL, ttl=3) as others:
     until(lambda: (others.inspect("job").expires - expires).total_seconds() > 0.5)  # renewed
     lease.check()
     report["hand-over"] = wait_for(locks, "job", lease.release)
-    with others.lock("job").acquire() as lease:
+    with others.lock("job", on_lost="log").acquire() as lease:
         assert locks.break_lease("job", force=True)
         assert lease.lost.wait(10)
         report["lost"] = lease.lost_reason

@@ -146,7 +146,6 @@ STARTED_ELSEWHERE = {
     "runtime/thread_start.py",
     "stores/common/main_thread.py",  # in a bare thread
     "stores/mongodb/threads.py",  # in leasehold-main: see stores/common/main_thread.py
-    "stores/etcd/threads.py",
 }
 
 

@@ -72,7 +72,7 @@ stop = threading.Event()
 took = []
 
 def thread():
-    while inside.wait(10) and not took:
+    while inside.wait(40) and not took:
         began = time.monotonic()
         locks.lock("thread").try_acquire(timeout=1)
         took.append(time.monotonic() - began)

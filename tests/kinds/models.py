@@ -20,8 +20,7 @@ import leasehold
 from leasehold.core import timing
 from leasehold.core.effects import Wait
 from leasehold.core.protocol import SECOND
-from leasehold.stores.common.entries import JointEntryStore
-from leasehold.stores.memory import MemoryThreads, Table
+from leasehold.stores.memory import MemoryStore, MemoryThreads, Table
 from leasehold.threads.runner import ThreadRegistry
 
 TTL = 10.0
@@ -162,7 +161,7 @@ class MachineCore(ThreadRegistry):
     def __init__(self, machine: Kind, who: int) -> None:
         self.machine = machine
         super().__init__(
-            JointEntryStore("memory"),
+            MemoryStore("memory"),
             MemoryThreads(machine.table, ""),
             namespace="",
             owner=f"o{who}",

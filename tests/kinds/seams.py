@@ -89,11 +89,11 @@ def connect(
     """As ``leasehold.connect`` or, for ``"asyncio"``, ``aio.connect``; ``store`` and ``driver`` change what is used."""
     # Loaded when called: a process of test_processes lengthens the first term before.
     from leasehold import Locks, aio
-    from leasehold.stores.urls import find
+    from leasehold.stores.urls import find_store
     from leasehold.tasks.runner import TaskRegistry
     from leasehold.threads.runner import ThreadRegistry
 
-    opened = find(url, namespace)
+    opened = find_store(url, namespace)
     options: dict[str, Any] = {"namespace": namespace, "owner": owner, "kinds": None, "defaults": defaults}
     if side == "threads":
         return Locks(ThreadRegistry(store(opened.store), driver(opened.threads()), **options))

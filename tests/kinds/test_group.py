@@ -342,3 +342,67 @@ def test_forked_child_looks_for_members_itself(tmp_path: Path) -> None:
         assert told.read_text().count(f"{child} joined parent") == 1
         late.leave()
         eventually(lambda: f"{os.getpid()} left other" in told.read_text())
+
+
+@pytest.mark.parametrize("side", ["threads", "asyncio"])
+def test_close_with_a_membership_logs_no_warning(side: str, url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever closes leaves its groups in good order; a lease that was held is lost by it, as before."""
+
+    async def work() -> None:
+        async with aio.connect(url) as locks:
+            membership = await locks.group("g").join()
+            await locks.close()
+            assert (membership.valid, membership.lost_reason) == (False, None)
+
+    if side == "asyncio":
+        asyncio.run(work())
+    else:
+        with leasehold.connect(url) as locks:
+            membership, lease = locks.group("g").join(), locks.lock("x").acquire()
+            locks.close()
+            assert (membership.valid, membership.lost_reason) == (False, None)
+            assert "closed" in (lease.lost_reason or "")
+    told = [each.getMessage() for each in caplog.records if each.levelname != "INFO"]
+    assert [each for each in told if "'g'" in each] == []
+    with leasehold.connect(url) as other:
+        assert not other.group("g").members()
+
+
+def test_update_of_a_member_whose_store_is_away_loses_the_membership(url: str) -> None:
+    """Nobody knows whether it was carried out, so the member is told that it is none any more."""
+    with leasehold.connect(url) as locks, leasehold.connect(url) as other:
+        network = faults.install(locks)
+        group = locks.group("g", heartbeat=0.3, misses=2)
+        membership = group.join(1)
+        network.lose_request("*", noticed_after=0.05)
+        with pytest.raises(leasehold.StoreUnavailable):
+            group.update(2)
+        assert membership.lost.wait(1)
+        assert not membership.valid
+        network.mend()
+        eventually(lambda: not other.group("g").members())
+
+
+def test_two_members_that_join_as_one_at_the_same_time_are_one(url: str) -> None:
+    """However they interleave, exactly one of them stays."""
+    for _ in range(20):
+        with leasehold.connect(url, owner="a") as one, leasehold.connect(url, owner="a") as two:
+            barrier, outcomes = threading.Barrier(2), []
+
+            def join(
+                locks: leasehold.Locks, barrier: threading.Barrier = barrier, outcomes: list[str] = outcomes
+            ) -> None:
+                barrier.wait(30)
+                try:
+                    locks.group("g").join(unique=True)
+                    outcomes.append("member")
+                except leasehold.AcquireTimeout:
+                    outcomes.append("refused")
+
+            threads = [threading.Thread(target=join, args=(locks,)) for locks in (one, two)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert sorted(outcomes) == ["member", "refused"]
+            eventually(lambda: len(one.group("g").members()) == 1)

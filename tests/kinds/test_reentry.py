@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import threading
@@ -98,3 +99,36 @@ async def test_entry_of_a_task_during_the_last_release_is_made_or_acquires(url: 
             assert await second.release(), at.where
             assert await locks.inspect("r") is None, at.where
     outcomes.check()
+
+
+def test_hold_count_is_that_of_the_calling_thread(url: str) -> None:
+    with leasehold.connect(url) as locks:
+        lock: Any = locks.rlock("x")
+        assert lock.hold_count == 0
+        with lock as outer:
+            assert lock.hold_count == 1
+            entry = lock.acquire()
+            assert locks.rlock("x").hold_count == 2
+            counts: list[int] = []
+            thread = threading.Thread(target=lambda: counts.append(lock.hold_count))
+            thread.start()
+            thread.join()
+            assert counts == [0]
+            assert entry.release()
+            assert lock.hold_count == 1
+            assert outer.release()
+            assert lock.hold_count == 0
+
+
+async def test_hold_count_is_that_of_the_calling_task(url: str) -> None:
+    async with aio.connect(url) as locks:
+        lock: Any = locks.rlock("x")
+        async with lock, lock:
+            assert lock.hold_count == 2
+
+            async def count() -> int:
+                found: int = lock.hold_count
+                return found
+
+            assert await asyncio.create_task(count()) == 0
+        assert lock.hold_count == 0

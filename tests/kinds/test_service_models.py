@@ -281,7 +281,12 @@ class DoneOnce(Unkept):
                     status, ran = "done" if done else "failed", True
         before, coming = self.calls, iter([*fates, *["done"] * 9])
         once = self.locks[who].once(
-            "work", version=version, retries=retries, retry_by="same" if same else "any", wait=wait and not dead
+            "work",
+            version=version,
+            retries=retries,
+            retry_by="same" if same else "any",
+            wait=wait and not dead,
+            check=False,
         )
         caller = Actor(self, lambda: once.run(lambda: self.fate(who, version, next(coming))))
         assert caller.over == (status != "dies")

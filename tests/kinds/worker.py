@@ -76,10 +76,11 @@ def main(url: str, namespace: str, role: str, folder: str) -> None:
                 left = int(os.environ["SEAT"])
                 forks = [f"fork-{left}", f"fork-{(left + 1) % 5}"]
                 random.shuffle(forks)
-                lock = locks.all_of(*forks)
+                lock = locks.all_of(*forks, on_lost="log")
             else:
                 forks = [role]
-                lock = locks.rwlock("book").read() if role == "reader" else locks.rwlock("book").write()
+                book = locks.rwlock("book", on_lost="log")
+                lock = book.read() if role == "reader" else book.write()
             standing.since = None
             asked = time.monotonic()
             with lock as lease:

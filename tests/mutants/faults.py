@@ -206,8 +206,31 @@ MUTANTS = [
     Mutant(
         "whoever waited for what is done once does it again",
         "kinds/once/tasks.py",
-        "outcome = await core.drive(outcomes.find_recorded(core, self.name, wanted))\n            while not",
-        "outcome = None\n            while not",
+        "known = await self._turn(lease, wanted)",
+        "known = outcomes.Known(wanted)",
+    ),
+    Mutant(
+        "a version is done again when its mark has moved",
+        "kinds/once/archive.py",
+        "    if found is not None or not note.shards >> number & 1:",
+        "    if True:",
+        "without_its_details",
+        special="core/test_once_records",
+    ),
+    Mutant(
+        "a version is done again when its details are no longer kept",
+        "kinds/once/note.py",
+        "versions = {key: mark_of(each) if key in old else each for key, each in self.versions.items()}",
+        "versions = {key: each for key, each in self.versions.items() if key not in old}",
+        "details_of_the_last_versions",
+    ),
+    Mutant(
+        "marks leave the note though their shard was not written",
+        "kinds/once/archive.py",
+        "    if not (yield from write_text(core, held, text)):\n        return False",
+        "    yield from write_text(core, held, text)",
+        "lease_of_their_shard",
+        special="core/test_once_records",
     ),
     Mutant(
         "an outcome is recorded also by one whose lease has run out",

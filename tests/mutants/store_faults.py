@@ -96,9 +96,9 @@ OF_STORES = [
     Mutant(
         "etcd: a renewal trusts a key that a lost move may yet take away",
         "stores/etcd/renewing.py",
-        "elif each.attempt in unsettled or not",
-        "elif not",
-        "comes_too_late_moves_nothing",
+        "(key.lease, *session.leases.own_of(each.attempt))",
+        "(key.lease,)",
+        "comes_too_late_moves_to_a_lease",
         special="etcd_leases",
     ),
     Mutant(
@@ -205,7 +205,7 @@ OF_STORES = [
     Mutant(
         "Redis: blind renew",
         "stores/redis/scripts/renew.lua",
-        "holder[ATTEMPT] == attempt and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) and ",
+        "holder[ATTEMPT] == attempt and (holder[TOKEN] == token or holder[QUORUM] == UNRAISED) and ",
         "",
         "test_op_renew and not valkey",
         ("redis",),
@@ -221,7 +221,7 @@ OF_STORES = [
     Mutant(
         "Redis: blind release",
         "stores/redis/scripts/release.lua",
-        "if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) then",
+        "if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == token or holder[QUORUM] == UNRAISED) then",
         "if true then",
         "test_op_release and not valkey",
         ("redis",),

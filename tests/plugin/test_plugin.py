@@ -293,7 +293,7 @@ def test_readers_and_several_names_are_judged(leases):
     with leasehold.connect() as locks, leasehold.connect(namespace="other") as elsewhere:
         with locks.rwlock("rw").read() as one, locks.rwlock("rw").read() as two:
             assert one.valid and two.valid and one.valid
-        with locks.all_of("a", "b") as both, elsewhere.lock("a") as another:
+        with locks.all_of("a", "b", on_lost="log") as both, elsewhere.lock("a") as another:
             assert both.valid and another.valid and both.valid
             both.lose()
             assert not both.valid and both.lost.is_set()

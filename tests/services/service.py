@@ -86,7 +86,7 @@ class Service:
         lines.extend(iter(pipe))
 
     def _succeed(self, name: str) -> None:
-        with self.locks.lock(name) as lease:
+        with self.locks.lock(name, on_lost="log") as lease:  # `killed` may break it
             asked = time.monotonic()
             held = self.locks.inspect(name)
             if held is not None and held.token == lease.token:

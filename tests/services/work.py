@@ -120,7 +120,7 @@ def wait_in_vain(locks: leasehold.Locks) -> None:
 
 async def work_in_task(locks: Any, name: str, stubborn: bool) -> None:
     try:
-        async with locks.lock(name, ttl=TTL, on_lost=None if stubborn else "cancel"):
+        async with locks.lock(name, ttl=TTL, on_lost="log" if stubborn else "cancel"):
             say("holds", name)
             while not draining.is_set():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

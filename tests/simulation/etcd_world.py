@@ -1,4 +1,4 @@
-"""The same worlds with etcd's own dialect and driver: their server is the model of etcd, behind the same bad network.
+"""The same worlds with etcd's own store logic and driver. The server is the model of etcd, behind the same network.
 
 ``python -m simulation.etcd_world SEED`` in ``tests/`` shows a trace, ``… FIRST LAST`` goes on until one fails.
 """
@@ -213,12 +213,9 @@ class EtcdNetwork(Network):
 class SimulatedStream:
     """A watch stream, as a client has it."""
 
-    host = None
-    token = b""
-
     def __init__(self, process: Any, network: EtcdNetwork, server: EtcdServer) -> None:
         self._process, self._network, self._server = process, network, server
-        self._told: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self._told: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._latest = {True: 0.0, False: 0.0}
         self._closed = False
         self._stream = Stream(server.model, self._tell)
@@ -261,9 +258,14 @@ class SimulatedStream:
             return None
         if isinstance(told, Exception):
             raise told
-        return [told]
+        return [] if told is None else [told]
 
-    async def close(self) -> None:
+    def wake(self) -> None:
+        self._told.put_nowait(None)
+
+    def failed(self, error: Exception) -> None: ...
+
+    def close(self) -> None:
         self._closed = True
         self._stream.close()
         if self in self._server.streams:
@@ -314,12 +316,6 @@ class SimulatedTransport:
         if self._server.pushes == "nothing" or self._network.world.now < self._server.down_until:
             raise ConnectionResetError("refused")
         return SimulatedStream(self._process, self._network, self._server)
-
-    def blame(self, host: Any) -> None:
-        pass
-
-    def logged_out(self, token: bytes) -> None:
-        pass
 
     def after_fork(self) -> None:
         pass
@@ -375,7 +371,7 @@ class EtcdSimulation(Simulation):
 
 @contextmanager
 def virtual_clock(server: Server) -> Iterator[None]:
-    """The dialect reads the clock of the process whose loop is running."""
+    """The store reads the clock of the process whose loop is running."""
     now, wall_us = clock.now, clock.wall_us
 
     def virtual_now() -> float:

@@ -21,9 +21,11 @@ GIVEN_UP = (AcquireTimeout, LeaseLost, ShuttingDown, StoreUnavailable, TimeoutEr
 
 
 async def once(client: Client, name: str, ask: str) -> None:
-    """Do the work of the present version, or hear of another's having done so. Everybody hears the same."""
+    """Do the work of the present version or of an old one, or hear of another's having done so.
+
+    Everybody hears the same, and what was done stays done, also when its details are no longer kept."""
     world, rng = client.world, client.world.rng
-    version = int(world.now // AGE)
+    version = max(0, int(world.now // AGE) - rng.choice([0, 0, 0, 1, 3]))
     subject, effect = f"{name} {version}", client.counters[name].versions.setdefault(version, Counter())
     begun: set[int] = set()
 
@@ -41,6 +43,7 @@ async def once(client: Client, name: str, ask: str) -> None:
             raise ArithmeticError("the work itself")
 
     options = {"ttl": rng.choice([2.0, 4.0, 12.0]), "data": ask, "retry_by": rng.choice(["any", "same"])}
+    options |= {"keep": rng.choice([1, 2, 100]), "check": False}
     job = client.locks.once(name, version=version, wait=rng.random() < 0.8, retries=2, **options)
     world.say(ask, f"once {subject}")
     try:
@@ -50,7 +53,7 @@ async def once(client: Client, name: str, ask: str) -> None:
         world.say(ask, f"{subject} is given up: {type(error).__name__}: {error}")
         return
     world.say(ask, f"{subject} is {outcome.status}, token {outcome.token}")
-    if outcome.status != "running":
+    if outcome.started is not None:
         world.history.add("done", subject, owner=outcome.owner, token=outcome.token, outcome=outcome.status)
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from leasehold.core import timing
 from leasehold.core.entry import GRANTED
+from leasehold.kinds.once import archive
 from leasehold.testing.history import Record, Violation, check
 from leasehold.testing.inside import parts
 
@@ -345,9 +346,12 @@ class Simulation:
 
 @contextmanager
 def seeded_pauses(rng: random.Random) -> Any:
-    """The jitter of polling comes from the seed too; and the garbage collector does not call at random moments."""
-    pauses = timing.pauses
+    """The jitter of polling comes from the seed too; and the garbage collector does not call at random moments.
+
+    Marks of what was done once move from the first on."""
+    pauses, most_marks = timing.pauses, archive.MOST_MARKS
     timing.pauses = functools.partial(pauses, rng=rng)
+    archive.MOST_MARKS = 0
     log = logging.getLogger("leasehold")
     level = log.level
     log.setLevel(logging.CRITICAL)
@@ -355,7 +359,7 @@ def seeded_pauses(rng: random.Random) -> Any:
     try:
         yield
     finally:
-        timing.pauses = pauses
+        timing.pauses, archive.MOST_MARKS = pauses, most_marks
         log.setLevel(level)
         gc.enable()
 

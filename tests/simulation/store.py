@@ -10,8 +10,7 @@ from leasehold.core import protocol
 from leasehold.core.entry import RESTING, Entry
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Holding, Refusal, Renewal, run_steps
 from leasehold.errors import StoreUnavailable
-from leasehold.stores.common.entries import JointEntryStore
-from leasehold.stores.memory import Table, _MemoryDriver
+from leasehold.stores.memory import MemoryStore, Table, _MemoryDriver
 
 from .world import NEVER, Process, World
 
@@ -72,6 +71,9 @@ class Store(protocol.Store):
     def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Any:
         return (yield Call("write_note", (name, attempt, token, text)))
 
+    def read_clock(self, name: str) -> Any:
+        return (yield Call("read_clock", (name,)))
+
     def tidy(self) -> Any:
         return (yield Call("tidy", ()))
 
@@ -102,7 +104,7 @@ class Server:
         """By how many seconds its clock was set back, in all: what it keeps, it keeps for so much longer."""
         self.wall_step_us = 0
         self.down_until = self.paused_until = 0.0
-        self.rules = JointEntryStore("simulated")
+        self.rules = MemoryStore("simulated")
         self.table = Table(self.now_us, self.wall_us)
         self.parsed: dict[str, tuple[tuple[int, int, str], Entry]] = {}
         """What the judge has read, and of which row."""

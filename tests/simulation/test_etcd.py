@@ -1,4 +1,4 @@
-"""Simulated worlds of etcd's dialect and driver on the model of its server. ``SEEDS``, ``FIRST`` and ``SEED`` as in
+"""Simulated worlds of etcd's store logic and driver on the model of its server. ``SEEDS``, ``FIRST`` and ``SEED`` as in
 ``test_simulation.py``."""
 
 from __future__ import annotations

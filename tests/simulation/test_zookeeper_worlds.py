@@ -1,4 +1,4 @@
-"""The dialect of ZooKeeper in simulated worlds, on the model server. ``SEEDS``, ``FIRST`` and ``SEED`` as elsewhere."""
+"""ZooKeeper's store logic in simulated worlds, on the model server. ``SEEDS``, ``FIRST`` and ``SEED`` as elsewhere."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Client:
         rng = self.world.rng
         ttl = rng.choice([2.0, 4.0, 6.0, LONGEST_TTL])
         options: dict[str, Any] = {"ttl": ttl, "data": ask, "poll": (0.05, 0.4)}
-        options["on_lost"] = rng.choice([None, None, "raise", "cancel", lambda lease: None])
+        options["on_lost"] = rng.choice([None, "log", "log", "raise", lambda lease: None])
         if rng.random() < 0.1:
             options["max_hold"] = rng.uniform(1.0, 10.0)
         elif rng.random() < 0.1:
@@ -340,7 +340,10 @@ class Client:
         self.world.say(ask, f"accepts {name}")
         lease = await self.ask(lambda: self.locks.accept(text, data=ask), name, ask, ttl, self.patience())
         if lease is not None:
-            await self.use(lease)
+            try:
+                await self.use(lease)
+            except LeaseLost as error:
+                self.world.say(ask, f"LeaseLost: {error}")
 
     async def break_lease(self, name: str, force: bool) -> None:
         """An operator takes it from whoever holds it. (What the server did is noted there.)"""

@@ -1,4 +1,4 @@
-"""Worlds whose store is ZooKeeper's: the dialect, its sessions and its guard as they are, on the model server.
+"""Worlds whose store is ZooKeeper's: its logic, its sessions and its guard as they are, on the model server.
 
 ``python -m simulation.zookeeper_world FIRST LAST`` in ``tests/`` goes on until one fails; with one number it shows the
 trace of that world.

@@ -13,8 +13,7 @@ from leasehold.core.protocol import SECOND, Ask, Busy, Grant, Renewal, run_steps
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.endpoints import Endpoints
 from leasehold.stores.etcd.store import EtcdStore
-from leasehold.stores.etcd.threads import EtcdThreads
-from leasehold.stores.etcd.transport_threads import ThreadTransport
+from leasehold.stores.etcd.threads import EtcdThreads, ThreadTransport
 from leasehold.stores.etcd.url import parse
 from leasehold.testing.handles import eventually
 from leasehold.threads.locks import Locks
@@ -110,7 +109,7 @@ class Recorder:
 
 
 class Process:
-    """One process, as far as etcd can tell: a dialect, a driver for threads, and a ``Locks`` on them.
+    """One process, as far as etcd can tell: a store, a driver for threads, and a ``Locks`` on them.
 
     Its steps can be run whole, or call by call: what is sent, what is answered, and what happens in between."""
 

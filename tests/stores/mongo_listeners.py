@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import leasehold
 from leasehold.core.protocol import ThreadDriver
+from leasehold.stores import mongodb
 from leasehold.stores.mongodb import store as mongo
 
 THREAD = "leasehold-mongodb"
@@ -114,7 +115,7 @@ def hand_off(
 @contextmanager
 def opened(target: Any, namespace: str = "") -> Iterator[tuple[mongo.MongoStore, ThreadDriver]]:
     """A store and its driver for threads, as the core uses them."""
-    found = mongo.open_url(target, namespace) if isinstance(target, str) else mongo.open_client(target, namespace)
+    found = mongodb.open_url(target, namespace) if isinstance(target, str) else mongodb.open_client(target, namespace)
     assert isinstance(found.store, mongo.MongoStore)
     driver = found.threads()
     try:

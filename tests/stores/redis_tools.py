@@ -9,14 +9,14 @@ from typing import Any
 import redis
 
 from leasehold.core.protocol import Renewal
-from leasehold.stores.urls import find
+from leasehold.stores.urls import find_store
 
 
 class Direct:
     """The store of a URL, without a ``Locks``: each operation is sent by its driver for threads."""
 
     def __init__(self, url: str, namespace: str = "") -> None:
-        opened = find(url, namespace)
+        opened = find_store(url, namespace)
         self.store: Any = opened.store
         self.driver = opened.threads()
 

@@ -18,14 +18,13 @@ import leasehold
 from leasehold import LeaseLost, StoreNotReady, aio
 from leasehold.core import clock, timing
 from leasehold.core.protocol import Busy, Grant
-from leasehold.stores.etcd import acquiring, leases, queue, tasks, threads, wire
+from leasehold.stores.etcd import acquiring, driver, leases, queue, wire
 from leasehold.stores.etcd.doctor import doctor
 from leasehold.stores.etcd.endpoints import Endpoints
 from leasehold.stores.etcd.errors import GrpcError
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.subscriptions import IDLE, TAKING, Interest, Subscriptions
-from leasehold.stores.etcd.tasks import EtcdTasks
-from leasehold.stores.etcd.transport_tasks import TaskTransport
+from leasehold.stores.etcd.tasks import EtcdTasks, TaskTransport
 from leasehold.stores.etcd.url import parse
 from leasehold.tasks.runner import TaskRegistry
 from leasehold.testing.handles import eventually
@@ -211,8 +210,7 @@ def only_by_news(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "CALL_LIMIT", 100.0)
     monkeypatch.setattr(leases, "WAITER_TTL", 1000.0)
     monkeypatch.setattr(leases, "WAITING_FRESH", 1000.0)
-    monkeypatch.setattr(tasks, "HEARTBEAT", 1000.0)
-    monkeypatch.setattr(threads, "HEARTBEAT", 1000.0)
+    monkeypatch.setattr(driver, "HEARTBEAT", 1000.0)
     monkeypatch.setattr(acquiring, "FIRST_TERM", 1000.0)
     monkeypatch.setattr(queue, "FIRST_TERM", 1000.0)
 
@@ -268,6 +266,7 @@ async def test_a_hand_over_costs_the_same_however_many_wait(
         for task in crowding:
             task.cancel()
         ended = await asyncio.gather(*crowding, return_exceptions=True)
+        await until(lambda: not registry.unsettled and not keys(server, namespace, "w"))
     assert not [each for each in ended if isinstance(each, Exception)]
     assert served == list(range(rounds)), f"in the order of arrival; calls that failed: {failures}"
     # Giving back, taking, the next one's look, and that of the one who has become the third.

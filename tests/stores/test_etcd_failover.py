@@ -15,7 +15,7 @@ from failover import NAMES, Crowd, Latecomer
 import leasehold
 from leasehold.stores.etcd import wire
 from leasehold.stores.etcd.endpoints import Endpoints
-from leasehold.stores.etcd.transport_threads import ThreadTransport
+from leasehold.stores.etcd.threads import ThreadTransport
 from leasehold.stores.etcd.url import parse
 from leasehold.testing.handles import eventually
 from servers.base import NotReady, Server

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,15 +12,17 @@ import pytest
 from etcd_tools import A, Process
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.settings import SettingCodes
 
+import leasehold
 from leasehold import aio
+from leasehold.core import clock
 from leasehold.core.protocol import Busy
-from leasehold.stores.etcd import transport_tasks, wire
 from leasehold.stores.etcd.errors import GrpcError
-from leasehold.stores.etcd.http2 import GrpcEnd, Http2
+from leasehold.stores.etcd.http2 import Http2
 from leasehold.stores.etcd.subscriptions import TAKING, Interest
+from leasehold.stores.etcd.tasks import TaskTurns
 from servers.etcd import Etcd
+from servers.proxy import Proxy
 
 HEADERS = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/x"), (b":authority", b"a")]
 
@@ -46,30 +50,24 @@ class Peer:
 
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_call_that_ends_in_the_chunk_that_lets_it_go_on(refused: bool) -> None:
-    """Its window is widened and it is over: other calls on the connection are not to fail for it."""
+    """Its window is widened and it is over: the next call on the connection does not fail for it."""
     peer = Peer()
-    big, small = peer.client.call(HEADERS, [b"x" * 200_000]), peer.client.call(HEADERS, [b"y"])
+    peer.client.call(HEADERS, [b"x" * 200_000])
     peer.h2.receive_data(peer.client.to_send())
-    for stream in (None, big):
+    for stream in (None, 1):
         peer.h2.increment_flow_control_window(100_000, stream)
     if refused:
-        peer.h2.send_headers(big, [(":status", "200"), ("grpc-status", "8")], end_stream=True)
-    peer.h2.reset_stream(big, 8)
-    peer.h2.send_headers(small, [(":status", "200"), ("grpc-status", "0")], end_stream=True)
-    ended = {event.stream: event.error for event in peer.exchange() if isinstance(event, GrpcEnd)}
-    assert isinstance(ended[big], GrpcError)
-    assert ended[small] is None
-
-
-def test_room_is_what_the_server_allows() -> None:
-    peer = Peer()
-    peer.h2.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 2})
-    peer.exchange()
-    assert peer.client.room == 2
-    stream = peer.client.call(HEADERS, [b"y"])
-    assert peer.client.room == 1
-    peer.client.cancel(stream)
-    assert peer.client.room == 2
+        peer.h2.send_headers(1, [(":status", "200"), ("grpc-status", "8")], end_stream=True)
+    peer.h2.reset_stream(1, 8)
+    with pytest.raises(GrpcError) as ended:
+        peer.exchange()
+    assert ended.value.code == (8 if refused else 14)
+    assert peer.client.over
+    peer.client.call(HEADERS, [b"y"])
+    peer.h2.receive_data(peer.client.to_send())
+    peer.h2.send_headers(3, [(":status", "200"), ("grpc-status", "0")], end_stream=True)
+    assert peer.exchange() == []
+    assert peer.client.over
 
 
 @pytest.mark.server
@@ -93,39 +91,59 @@ def test_tasks_wait_for_the_room_that_the_server_allows(start_server: Any) -> No
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_who_waits_for_room_is_called_in_order() -> None:
-    """Renewals first, new acquires last; one that was called and does not come makes way for the next."""
+def test_who_waits_for_a_turn_is_called_in_order() -> None:
+    """Renewals take none. One that is called and does not come makes way for the next."""
 
     async def main() -> None:
-        connection = transport_tasks.TaskConnection(("127.0.0.1", 1))
-        connection.connection_made(SimpleNamespace(is_closing=lambda: False, write=lambda data: None))
-        peer = H2Connection(H2Configuration(client_side=False))
-        peer.initiate_connection()
-        peer.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: 1})
-        connection.data_received(peer.data_to_send())
+        turns = TaskTurns(1)
         came: list[str] = []
 
-        async def come(name: str, call: wire.EtcdCall) -> int:
-            if not connection.has_room():
-                await connection.wait_for_room(call)
+        async def come(name: str) -> None:
+            await turns.take(30)
             came.append(name)
-            return connection.begin(HEADERS, (), lambda event: None, end=True)
 
-        def task(name: str, **marks: bool) -> asyncio.Task[int]:
-            return asyncio.ensure_future(come(name, wire.lease_revoke(1)._replace(**marks)))
-
-        stream = await task("first")
-        new, claim, gone = task("new", patient=True), task("claim"), task("gone", urgent=True)
-        urgent = task("urgent", urgent=True)
+        await come("first")
+        tasks = {name: asyncio.ensure_future(come(name)) for name in ("gone", "second", "third")}
         await asyncio.sleep(0)
-        assert came == ["first"]
-        connection.give_up(stream)
-        gone.cancel()
-        for waiting in (urgent, claim, new):
-            connection.give_up(await asyncio.wait_for(waiting, 5))
-        assert came == ["first", "urgent", "claim", "new"]
+        turns.over(None)
+        tasks["gone"].cancel()
+        await asyncio.wait_for(tasks["second"], 5)
+        with pytest.raises(TimeoutError, match="no connection was free"):
+            await turns.take(0.01)
+        turns.over(None)
+        await asyncio.wait_for(tasks["third"], 5)
+        assert came == ["first", "second", "third"]
 
     asyncio.run(main())
+
+
+def connections_to(port: int) -> int:
+    fields = map(str.split, Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return sum(int(each[2].rpartition(":")[2], 16) == port and each[3] == "01" for each in fields)
+
+
+@pytest.mark.server
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="Linux tells of connections there")
+def test_connections_that_nobody_needs_any_more_are_closed(
+    server: Etcd, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Proxy(server.port) as proxy:
+        with leasehold.connect(f"etcd://127.0.0.1:{proxy.port}", namespace=namespace) as locks:
+            proxy.delay(0.3)
+            threads = [threading.Thread(target=locks.inspect, args=("x",)) for _ in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert connections_to(proxy.port) == 6
+            proxy.all_well()
+            assert locks.inspect("x") is None
+            assert connections_to(proxy.port) == 6, "they may be needed again"
+            now = clock.now
+            monkeypatch.setattr(clock, "now", lambda: now() + 10.1)
+            assert locks.inspect("x") is None
+            assert connections_to(proxy.port) == 1
+        assert connections_to(proxy.port) == 0
 
 
 @pytest.mark.server

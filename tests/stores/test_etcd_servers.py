@@ -26,9 +26,8 @@ from leasehold.stores.etcd.doctor import doctor
 from leasehold.stores.etcd.endpoints import Endpoints
 from leasehold.stores.etcd.store import EtcdStore
 from leasehold.stores.etcd.subscriptions import TAKING, Interest
-from leasehold.stores.etcd.tasks import EtcdTasks
-from leasehold.stores.etcd.transport_tasks import TaskConnection, TaskTransport
-from leasehold.stores.etcd.transport_threads import ThreadTransport
+from leasehold.stores.etcd.tasks import EtcdTasks, TaskConnection, TaskTransport
+from leasehold.stores.etcd.threads import ThreadTransport
 from leasehold.stores.etcd.url import parse
 from leasehold.tasks.runner import TaskRegistry
 from leasehold.testing.handles import eventually

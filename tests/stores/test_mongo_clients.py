@@ -27,7 +27,7 @@ from pymongo.server_api import ServerApi
 import leasehold
 from leasehold import aio
 from leasehold.core import timing
-from leasehold.stores.mongodb import store as mongo
+from leasehold.stores.mongodb import open_client
 from leasehold.stores.mongodb.admin import doctor, init
 from leasehold.stores.mongodb.requests import beyond
 from leasehold.stores.mongodb.tasks import MongoTasks
@@ -263,7 +263,7 @@ def test_an_async_client_of_another_loop(url: str, by: str, caplog: pytest.LogCa
         await locks.close()
 
     async def listen() -> None:
-        driver = mongo.open_client(client, "").tasks()
+        driver = open_client(client, "").tasks()
         ends = time.monotonic() + 5
         while not any("no push" in record.getMessage() for record in caplog.records):
             assert not await driver.listen("attempt", None)

@@ -20,7 +20,7 @@ import leasehold
 from leasehold import aio
 from leasehold.core import timing
 from leasehold.core.protocol import SECOND, Ask, Grant, Renewal, TaskDriver, ThreadDriver
-from leasehold.stores.mongodb import store as mongo
+from leasehold.stores import mongodb
 from leasehold.stores.mongodb.requests import Urgency
 from leasehold.stores.mongodb.store import MongoStore
 from leasehold.stores.mongodb.waiters import WaitingAttempt
@@ -213,7 +213,7 @@ async def test_crowd_that_has_few_connections_is_served(
 
 @pytest.fixture
 async def tasks(url: str) -> Any:
-    found = mongo.open_url(url, "")
+    found = mongodb.open_url(url, "")
     driver = found.tasks()
     yield found.store, driver
     await driver.close()

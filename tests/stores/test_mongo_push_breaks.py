@@ -20,9 +20,9 @@ import leasehold
 from leasehold import aio
 from leasehold.core import clock, timing
 from leasehold.core.protocol import Busy, Grant
+from leasehold.stores import mongodb
 from leasehold.stores.mongodb import calls as mongo_calls
 from leasehold.stores.mongodb import listening as mongo_listening
-from leasehold.stores.mongodb import store as mongo
 from leasehold.stores.mongodb import threads as mongo_threads
 from leasehold.stores.mongodb.listening import CallListener
 from leasehold.stores.mongodb.requests import Sleep
@@ -306,7 +306,7 @@ def test_listener_that_begins_after_the_end_opens_nothing(monkeypatch: pytest.Mo
 
 async def test_nothing_is_opened_after_the_end(url: str) -> None:
     for target in ("mongodb://127.0.0.1:9/db", url):
-        found = mongo.open_url(target, "")
+        found = mongodb.open_url(target, "")
         tasks, driver = found.tasks(), found.threads()
         if target == url:
             await tasks.run(found.store.inspect("x"), 20.0)

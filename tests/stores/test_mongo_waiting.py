@@ -21,6 +21,7 @@ import leasehold
 from leasehold import aio
 from leasehold.core.protocol import SECOND, Ask, Busy, Grant, run_steps
 from leasehold.core.timing import FALLBACK, FIRST_TERM, STAGGER, WAITER_TTL
+from leasehold.stores import mongodb
 from leasehold.stores.mongodb import driver as mongo_driver
 from leasehold.stores.mongodb import listening as mongo_listening
 from leasehold.stores.mongodb import store as mongo
@@ -162,7 +163,7 @@ def test_waiter_that_was_checked_hears_all_calls_since(mongodb_server: Any) -> N
 def test_next_waiter_of_a_semaphore_asks_when_another_was_granted_it() -> None:
     """Another holder may expire sooner than the first term of the one that the call is about."""
     rung: list[Any] = []
-    found = mongo.open_url("mongodb://127.0.0.1:9/db", "")
+    found = mongodb.open_url("mongodb://127.0.0.1:9/db", "")
     assert isinstance(found.store, mongo.MongoStore)
     driver: Any = found.threads()
     driver.on_ring = lambda attempt, news=None: rung.append((attempt, news))

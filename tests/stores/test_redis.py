@@ -24,7 +24,7 @@ from leasehold.core.timing import FALLBACK, FIRST_TERM
 from leasehold.errors import LeaseLost, StoreNotReady, StoreUnavailable
 from leasehold.stores.redis import limits
 from leasehold.stores.redis.transport_threads import ThreadTransport
-from leasehold.stores.urls import find
+from leasehold.stores.urls import find_store
 from leasehold.testing.handles import in_time, make_ask, times_out
 from servers.clock import FakeClock
 from servers.proxy import Proxy
@@ -301,7 +301,7 @@ def test_each_call_has_a_limit_of_its_own(start_server, side: str) -> None:
     server = start_server(Redis)
     patience = 20.0
 
-    opened = find(server.url, "")
+    opened = find_store(server.url, "")
 
     def run(limit: float):
         steps = opened.store.inspect("a")

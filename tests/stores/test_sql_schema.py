@@ -129,7 +129,7 @@ def test_nothing_is_added_to_a_table_of_somebody_elses(database: Database, names
 
 
 @pytest.mark.parametrize(
-    ("flavour", "row", "serves"),
+    ("dialect_class", "row", "serves"),
     [
         (MySQL, (0, "5.7.44-log", 0, 0, None, None, None, None), False),
         (MySQL, (0, "8.0.0", 0, 0, None, None, None, None), True),
@@ -140,9 +140,9 @@ def test_nothing_is_added_to_a_table_of_somebody_elses(database: Database, names
         (PostgreSQL, (0, 120000, "UTF8", False, "off", False, None, None), True),
     ],
 )
-def test_a_server_that_is_too_old_is_refused(flavour: type[Dialect], row: tuple[Any, ...], serves: bool) -> None:
+def test_a_server_that_is_too_old_is_refused(dialect_class: type[Dialect], row: tuple[Any, ...], serves: bool) -> None:
     """By its own answer to what each new connection asks: such servers are not at hand."""
-    dialect = flavour()
+    dialect = dialect_class()
     if serves:
         assert dialect.lacking(Result([row], 1)) == dialect.schema()
     else:

@@ -21,7 +21,7 @@ import pytest
 
 import leasehold
 from leasehold.core import timing
-from leasehold.stores.sqlite import store
+from leasehold.stores.sqlite.file import network_mount
 from leasehold.testing.handles import eventually
 
 
@@ -315,8 +315,8 @@ def test_network_file_systems_are_refused(kind: str, refused: bool) -> None:
         f"30 22 0:30 / /mnt/with\\040space rw,relatime shared:9 master:2 - {kind} server:/x rw",
         "31 22 0:31 / /mnt/with rw - nfs4 server:/y rw",
     ]
-    assert store.network_mount("/mnt/with space/sub", mounts) == ((kind, "/mnt/with space") if refused else None)
-    assert store.network_mount("/mnt/within", mounts) is None
+    assert network_mount("/mnt/with space/sub", mounts) == ((kind, "/mnt/with space") if refused else None)
+    assert network_mount("/mnt/within", mounts) is None
 
 
 def test_the_doorbell_has_the_rights_of_the_file(locks: leasehold.Locks, path: Path) -> None:

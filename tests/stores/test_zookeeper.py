@@ -19,7 +19,7 @@ import leasehold
 from leasehold import aio
 from leasehold.core import timing
 from leasehold.stores.common.findings import ERROR, OK, WARNING, Finding
-from leasehold.stores.urls import find
+from leasehold.stores.urls import find_store
 from leasehold.stores.zookeeper import nodes
 from leasehold.stores.zookeeper.doctor import doctor
 from leasehold.testing.handles import eventually
@@ -466,7 +466,7 @@ def test_names_that_nobody_uses_are_tidied_up(connect: Connect, server: ZooKeepe
     locks = connect()
     held, first = locks.lock("held").acquire(), locks.lock("free").acquire()
     assert first.release()
-    opened = find(server.url, tree.namespace)
+    opened = find_store(server.url, tree.namespace)
     driver = opened.threads()
     try:
         for _ in range(3):

@@ -12,7 +12,7 @@ from zookeeper_tools import Tree, Waiting, queued, relayed
 import leasehold
 from leasehold.core import timing
 from leasehold.core.protocol import Ask, Busy
-from leasehold.stores.urls import find
+from leasehold.stores.urls import find_store
 from leasehold.stores.zookeeper import nodes
 from leasehold.testing.handles import eventually
 from servers.zookeeper import ZooKeeper, word
@@ -67,7 +67,7 @@ def dead_waiter(server: ZooKeeper, space: str) -> Iterator[Callable[[str], None]
     drivers: list[Any] = []
 
     def queue_up(attempt: str) -> None:
-        opened = find(server.url, space)
+        opened = find_store(server.url, space)
         drivers.append(opened.threads())
         ask = Ask("x", attempt, "dead", "lock", None, 100_000_000, queue=True)
         assert isinstance(drivers[-1].run(opened.store.acquire(ask), 60.0), Busy)

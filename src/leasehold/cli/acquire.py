@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from ..core import clock
 from ..core.acquire import WrongShape
+from ..core.waits import NOTICE_AFTER
 from ..errors import AcquireCancelled, AcquireTimeout, StoreUnavailable
 from ..runtime.ready import readable
 from .options import UsageError
 from .say import held, say, span
-from .store import checked
+from .store import checked, said_otherwise
 
 if TYPE_CHECKING:
     from typing import Any
@@ -70,6 +71,7 @@ def _acquire(
     plain lock: it tries again and again."""
     ends = None if timeout is None else clock.now() + timeout
     pause, readers, verbose = _FIRST_PAUSE, options.shared, options.verbose
+    silent_until = clock.now() + (0.0 if verbose else NOTICE_AFTER)
     while True:
         lock = _lock(options, locks, renew_every, readers)
         left = None if ends is None else max(0.0, ends - clock.now())
@@ -89,21 +91,24 @@ def _acquire(
                 continue
         if left == 0:
             return _busy(options, locks.inspect(options.name))
-        if verbose:
+        if "waiting" not in said_otherwise and clock.now() >= silent_until:
             _say_waiting(options, locks)
-            verbose = False
         readable(signals.fd, within=pause if left is None else min(pause, left))  # a signal ends the next acquire
         pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 def _lock(options: Options, locks: Locks, renew_every: float, readers: bool) -> Lock:
     timing: dict[str, Any] = {"ttl": options.ttl, "renew_every": renew_every, "min_hold": options.min_hold}
-    if options.limit is not None:
-        return checked(locks.semaphore, options.name, limit=options.limit, **timing)
-    if readers:
+    kind = "once" if options.command == "once" else "lock"
+    lock: Lock
+    if (limit := options.limit) is not None:
+        lock = checked(lambda: locks.semaphore(options.name, limit=limit, **timing))
+    elif readers:
         sides = checked(locks.rwlock, options.name, **timing)
-        return sides.read() if options.shared else sides.write()
-    return checked(locks.lock, options.name, kind="once" if options.command == "once" else "lock", **timing)
+        lock = sides.read() if options.shared else sides.write()
+    else:
+        lock = checked(lambda: locks.lock(options.name, kind=kind, **timing))
+    return lock
 
 
 def _try(lock: Lock, options: Options, locks: Locks) -> Lease | None:
@@ -112,6 +117,7 @@ def _try(lock: Lock, options: Options, locks: Locks) -> Lease | None:
         lease = lock.try_acquire()
     except StoreUnavailable as error:
         say(f"cannot reach the store; retrying: {error}")
+        said_otherwise.add("unavailable")
         return None
     if lease is None:
         _say_waiting(options, locks)
@@ -119,6 +125,7 @@ def _try(lock: Lock, options: Options, locks: Locks) -> Lease | None:
 
 
 def _say_waiting(options: Options, locks: Locks) -> None:
+    said_otherwise.add("waiting")
     try:
         holder = locks.inspect(options.name)
     except StoreUnavailable:

@@ -40,7 +40,7 @@ def names(options: Options) -> str:
     from ..core import log
     from .store import leave
 
-    log.show = lambda message, event: None
+    log.show = lambda message, fields: None
     timer = threading.Timer(PATIENCE, os._exit, (0,))
     timer.daemon = True
     timer.start()
@@ -63,7 +63,7 @@ def names(options: Options) -> str:
 
 def _is_missing_file(url: str | None) -> bool:
     """Whether the store is a file that does not exist. Connecting would create it."""
-    from ..stores.sqlite.store import path_of
+    from ..stores.sqlite.file import path_of
     from ..stores.urls import given_or_default
 
     url = str(given_or_default(url))

@@ -19,6 +19,8 @@ SUMMARIES: Mapping[str, tuple[str, str]] = {
         "NAME -- COMMAND...",
         "run COMMAND once, however many start it; the others wait until it is done",
     ),
+    "history": ("NAME", "what became of the work NAME: when it ran, where, and how it ended"),
+    "forget": ("NAME [VERSION]", "forget that VERSION of the work NAME, or all of it, was done"),
     "ls": ("[PREFIX]", "what is held, by whom, for how long"),
     "show": ("NAME", "who holds NAME, since when, and with which data"),
     "break": ("NAME", "take a lease from its holder"),
@@ -81,6 +83,12 @@ _DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "owner": ("NAME", "the name of the holder that others see; otherwise HOST_PID_RANDOM"),
     "verbose": ("", "say on standard error when the wait begins, and when the lease is acquired and released"),
     "work_version": ("V", "of the work (default 1): what was done as version 1 is done again as version 2"),
+    "per": (
+        "hour",
+        "instead of --version: once per minute, hour, day or duration; slots of time begin at multiples in UTC, by the "
+        "store's clock where it has one",
+    ),
+    "keep": ("100", "of how many versions to keep the details; older ones are only known as done or failed"),
     "retries": (
         "N",
         "how often a COMMAND that failed (exit status other than 0) is tried again, by the next process that comes; "

@@ -1,4 +1,4 @@
-"""``leasehold ls``, ``show``, ``break`` and ``stats``: the leases held now, as a table or as JSON.
+"""``leasehold ls``, ``show``, ``break``, ``stats``: the leases held now; ``history``, ``forget``: what was done once.
 
 Each command queries the store, leaves it, and only then prints: the reader of the output may close it at any moment.
 """
@@ -24,9 +24,9 @@ Answer = tuple[str, int]
 
 
 def look(options: Options) -> Answer:
-    """Carry out ``ls``, ``show``, ``break`` or ``stats``."""
+    """Carry out one of these commands."""
     locks = open_store(options)
-    if options.command in ("show", "break"):
+    if options.command in ("show", "break", "history", "forget"):
         checked(checks.name, options.name)
     try:
         return _COMMANDS[options.command](locks, options)
@@ -97,6 +97,31 @@ def _what_next(name: str, lease: LeaseInfo | None, force: bool) -> str:
     )
 
 
+def _history(locks: Locks, options: Options) -> Answer:
+    found = checked(locks.once, options.name).history()
+    if options.json:
+        return as_json([each.as_dict() for each in found]), 0
+    if not found:
+        say(f"no outcome of {options.name!r} is recorded")
+        return "", 0
+    rows = [("VERSION", "STATUS", "OWNER", "TOKEN", "STARTED", "TOOK", "ERROR")]
+    for each in found:
+        when = (local(each.started), span(each.duration)) if each.started and each.duration is not None else ("", "")
+        rows.append((each.version, each.status, str(each.owner), str(each.token), *when, each.error or ""))
+    return table(rows, shorten=(0, 2, 6)), 0
+
+
+def _forget(locks: Locks, options: Options) -> Answer:
+    version, name = options.work_version, options.name
+    once = checked(locks.once, name)
+    forgotten = checked(once.forget, version, every_version=version is None)
+    what = repr(name) if version is None else f"{name!r} version {version}"
+    if not forgotten:
+        say(f"no outcome of {what} is recorded")
+        return "", NOBODY
+    return f"{what} is forgotten: it runs again\n", 0
+
+
 def _stats(locks: Locks, options: Options) -> Answer:
     metrics = locks.metrics()
     if options.json:
@@ -122,6 +147,8 @@ _COMMANDS: Mapping[str, Callable[[Locks, Options], Answer]] = {
     "show": _show,
     "break": _break,
     "stats": _stats,
+    "history": _history,
+    "forget": _forget,
 }
 
 

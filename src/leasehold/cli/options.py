@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .values import OneOf, count, duration, exit_code, leases, limit, names, processes, shown, text, ttl
+from .values import OneOf, count, duration, exit_code, leases, limit, names, period, processes, shown, text, ttl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -60,9 +60,11 @@ class Options:
         self.kill_after: float | None = None
         self.on_busy_exit = BUSY
         self.on_unavailable = "fail"
-        # ``once``
-        self.work_version = "1"
+        # ``once`` and ``forget``
+        self.work_version: str | None = None
+        self.per: float | str | None = None
         self.retries = 0
+        self.keep = 100
 
 
 _EVERYWHERE: Known = {
@@ -94,7 +96,15 @@ OPTIONS: Mapping[str, Known] = {
         "--on-unavailable": ("on_unavailable", OneOf("fail", "skip", "run")),
         **_HOLD,
     },
-    "once": {"--version": ("work_version", text), "--retries": ("retries", count), **_HOLD},
+    "once": {
+        "--version": ("work_version", text),
+        "--per": ("per", period),
+        "--retries": ("retries", count),
+        "--keep": ("keep", count),
+        **_HOLD,
+    },
+    "history": _LOOK,
+    "forget": _EVERYWHERE,
     "ls": _LOOK,
     "show": _LOOK,
     "break": {"--force": ("force", None), **_LOOK},
@@ -124,7 +134,8 @@ SHELLS = ("bash", "zsh", "fish")
 NAMES = "names"
 """``leasehold completion names [PREFIX]``: what the scripts call to complete the names of leases."""
 _PLAIN = {
-    **dict.fromkeys(("run", "once", "show", "break"), (1, 1)),
+    **dict.fromkeys(("run", "once", "history", "show", "break"), (1, 1)),
+    "forget": (1, 2),
     "ls": (0, 1),
     "completion": (1, 2),
     "help": (0, 1),
@@ -215,6 +226,8 @@ def _check(options: Options, plain: list[str]) -> None:
     if len(plain) > most:
         raise UsageError(f"unexpected argument {shown(plain[most])}")
     options.name = plain[0] if plain else ""
+    if options.command == "forget":
+        options.work_version = "".join(plain[1:]) or None
     if options.command == "help":
         _ask_for_help(options)
     elif options.command == "completion":

@@ -17,6 +17,7 @@ from .values import shown
 
 if TYPE_CHECKING:
     from ..threads.lease import Lease
+    from .once import Work
     from .options import Options
     from .signals import Signals
 
@@ -97,9 +98,7 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         if lease is not None and signals.is_set():  # since the lease was granted
             _release(lease, None, 0)
             return 128 + signals.take()[0]
-        if work is not None and (code := work.settled()) is not None:  # another process ran it during the wait
-            assert lease is not None
-            _release(lease, None, 0)
+        if work is not None and lease is not None and (code := _settled(work, lease)) is not None:
             return code
         _start(child, lease, signals, getattr(locks._core.driver, "life", None))
         supervisor = Supervisor(child, guardian, signals)
@@ -120,6 +119,17 @@ def _run(options: Options, child: Child, guardian: Guardian) -> int:
         return code
     finally:
         leave(locks)
+
+
+def _settled(work: Work, lease: Lease) -> int | None:
+    """The exit code if another process ran COMMAND during the wait. The lease is released then, and after an error."""
+    code: int | None = NO_PROCESS
+    try:
+        code = work.settled(lease)
+    finally:
+        if code is not None:
+            _release(lease, None, 0)
+    return code
 
 
 def _start(child: Child, lease: Lease | None, signals: Signals, life: str | None) -> None:

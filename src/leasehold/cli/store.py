@@ -10,8 +10,8 @@ from .options import UsageError
 from .say import say
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
+    from collections.abc import Callable, Mapping
+    from typing import Any, ParamSpec, TypeVar
 
     from ..threads.locks import Locks
     from .options import Options
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
 
-_SAID_OTHERWISE = ("lost", "unavailable", "release_failed")
-"""Events that end a command. The command prints its own message for them."""
+said_otherwise = {"lost", "release_failed"}
+"""Events for which the command prints its own message: those that end it, and those that it has told already."""
+_LONG = 1.0
+"""Seconds for which a store that is away has to be retried to be worth a line."""
 
 
 def open_store(options: Options) -> Locks:
@@ -53,7 +55,9 @@ def leave(locks: Locks) -> None:
         core.driver.leave()
 
 
-def _show(message: str, event: str | None) -> None:
-    """Print a warning of the library. The command does not use ``logging``, which is slow to load."""
-    if event not in _SAID_OTHERWISE:
+def _show(message: str, fields: Mapping[str, Any]) -> None:
+    """Print a line of the library. The command does not use ``logging``, which is slow to load."""
+    event = fields.get("event")
+    ends = event == "unavailable" and fields.get("retry_for", 0.0) < _LONG
+    if event not in said_otherwise and not ends:
         say(message)

@@ -1,4 +1,4 @@
-"""While COMMAND runs: pass signals on to it, and stop it before its lease expires."""
+"""While COMMAND runs: stop it before its lease expires (SIGTERM, then SIGKILL), and pass signals on to it."""
 
 from __future__ import annotations
 

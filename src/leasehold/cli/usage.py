@@ -125,10 +125,41 @@ Examples:
   leasehold once migrate --version 42 --url postgresql://db/app -- \\
       ./manage.py migrate
   leasehold once seed --retries 2 -- ./seed.sh && exec ./serve
+  leasehold once report --per hour -- ./report.sh          # cron, on two hosts
 
 Exit codes:
-  0    it is done, here or by another   75   another is still running it
+  0    it is done, here or by another   75   another is still running it, or
+  78   no room for another version           --per: the slot is too far ahead
   COMMAND's own when it failed          the rest as for `leasehold run`
+"""
+
+_HISTORY = """\
+usage: leasehold history NAME [options]
+
+What became of the work NAME, which `leasehold once` or a program ran: each
+version with its owner, its token, when it started, how long it took, and its
+error. The newest is the last. Older ones than the last 100 (--keep of `once`)
+are known as done or failed, and not listed.
+
+{options}
+
+Examples:
+  leasehold history migrate
+  leasehold history report --json | jq '.[-1].error'
+"""
+
+_FORGET = """\
+usage: leasehold forget NAME [VERSION] [options]
+
+Forgets that VERSION of the work NAME was done or failed, so that it runs again;
+without VERSION all versions. Waits while another process runs the work. Exits
+with 1 if nothing was recorded. VERSION is as `leasehold history` shows it.
+
+{options}
+
+Examples:
+  leasehold forget migrate 42
+  leasehold forget report 2026-11-19T22:00:00Z
 """
 
 _LS = """\
@@ -260,6 +291,8 @@ _PAGES = {
     "": _MAIN,
     "run": _RUN,
     "once": _ONCE,
+    "history": _HISTORY,
+    "forget": _FORGET,
     "ls": _LS,
     "show": _SHOW,
     "break": _BREAK,

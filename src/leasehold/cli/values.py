@@ -33,6 +33,11 @@ def duration(word: str) -> float:
     return seconds
 
 
+def period(word: str) -> float | str:
+    """``minute``, ``hour``, ``day``, or a duration."""
+    return word if word in ("minute", "hour", "day") else duration(word)
+
+
 def ttl(word: str) -> float:
     seconds = duration(word)
     if not seconds:

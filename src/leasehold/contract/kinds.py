@@ -20,13 +20,17 @@ class OnceContract:
         work runs again. In asyncio awaited: the function may be async, and is cancelled when its lease is lost.
 
         Args:
-            function: the work, called without arguments. Its exception is recorded, not raised.
+            function: the work, called without arguments. Its exception is recorded.
             timeout: how long to wait while another process runs the work, as a duration. Default: None, no limit.
+            check: whether to raise if the work failed and no retries are left. False: return the outcome. Default:
+                None, as for :meth:`Locks.once`.
 
         Returns:
-            The :class:`leasehold.Outcome`. ``outcome.check()`` raises OnceFailed if the work failed.
+            The :class:`leasehold.Outcome`.
 
         Raises:
+            Exception: the function's own, if the work failed in this call.
+            OnceFailed: the work failed elsewhere, now or earlier.
             AcquireTimeout: another process runs the work for longer than ``timeout``.
             TooManyOutcomes: there is no room to record another version.
             StoreError: the store did not answer.
@@ -39,7 +43,19 @@ class OnceContract:
         raise NotImplementedError
 
     def outcome(self) -> Any:
-        """The recorded outcome of this version; None if there is none. In asyncio awaited.
+        """The recorded outcome of this version (with ``per``, of the present slot); None if there is none.
+
+        In asyncio awaited.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
+
+    def history(self) -> Any:
+        """The recorded outcomes of all versions that have details, as a list; the one recorded last is at the end.
+
+        In asyncio awaited.
 
         Raises:
             StoreError: the store cannot be read.
@@ -47,11 +63,12 @@ class OnceContract:
         raise NotImplementedError
 
     def forget(self, *args: Any, **kwargs: Any) -> Any:
-        """Forget the outcome of this version, so that the work runs again. Returns False if there was none.
+        """Forget the outcome of a version, so that the work runs again. Returns False if there was none.
 
         In asyncio awaited. Waits while another process runs the work.
 
         Args:
+            version: the version, or the name of the slot. Default: None, this version; with ``per``, the present slot.
             every_version: True: forget the outcomes of all versions. Default: False.
 
         Raises:
@@ -69,6 +86,9 @@ class ElectionContract:
         In threads the callback runs in the calling thread, and has to check ``term.stopping`` or ``term.valid``. In
         asyncio this is awaited; the callback is a task, and is cancelled when it has to stop.
 
+        An error of the callback is logged and ends its term. This candidate then campaigns again: after 1 s, and after
+        further errors after up to 30 s. With ``on_error="raise"`` the error ends the candidacy.
+
         Args:
             callback: called with the :class:`Term`; in asyncio an async function.
 
@@ -78,7 +98,9 @@ class ElectionContract:
 
         Raises:
             RuntimeError: this candidate is running already.
-            Exception: an error of the callback ends the candidacy, except LeaseLost after the term was over.
+            StoreNotReady: the store cannot serve leases. (A store that does not answer is retried.)
+            Exception: with ``on_error="raise"``, what the callback has raised, except LeaseLost after the term was
+                over. KeyboardInterrupt, SystemExit and a cancellation of ``run`` always end the candidacy.
         """
         raise NotImplementedError
 
@@ -118,14 +140,33 @@ class GroupContract:
 
         Args:
             data: JSON of at most 4 KiB that the other members see. Default: None.
+            unique: True: refuse to join while there is a member with the same owner. Default: False.
 
         Returns:
             The membership: a :class:`Lease`.
 
         Raises:
+            AcquireTimeout: ``unique``, and there is such a member; ``holder`` is its lease.
             ValueError: the data is not JSON, or too long.
             ShuttingDown: the ``Locks`` was drained or closed.
             StoreError: the store did not answer.
+        """
+        raise NotImplementedError
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        """Change the data of every membership that was acquired through this object. In asyncio awaited.
+
+        The members that watch get it as an update, not as one that has left and one that has joined. The membership
+        gets a new token, and its member a new ``id`` and ``joined``.
+
+        Args:
+            data: as for :meth:`join`.
+
+        Raises:
+            LookupError: there is no membership to update.
+            LeaseLost: the membership is lost.
+            ValueError: the data is not JSON, or too long.
+            StoreError: the store did not answer as long as the membership lasted, or refused: the membership is over.
         """
         raise NotImplementedError
 

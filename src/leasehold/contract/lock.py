@@ -1,4 +1,4 @@
-"""What the locks promise: ``Lock``, ``RLock``, ``AllOf`` and ``RWLock``."""
+"""What the locks promise: ``Lock``, ``RLock``, ``AllOf``, ``SkippingLock`` and ``RWLock``."""
 
 from __future__ import annotations
 
@@ -51,8 +51,10 @@ class LockContract:
 
         Args:
             timeout: how long to wait, as a duration. Default: 0.
+            cancel: threads only: as for :meth:`acquire`. Default: None.
 
         Raises:
+            AcquireCancelled: ``cancel`` was set.
             StoreUnavailable: the store did not answer. With on_unavailable="skip" None is returned instead.
             StoreNotReady: the store cannot serve leases.
             ShuttingDown: this ``Locks`` was drained or closed.
@@ -94,6 +96,50 @@ class LockContract:
         raise NotImplementedError
 
 
+class RLockContract:
+    """A lock that its holder can enter again."""
+
+    @property
+    def hold_count(self) -> int:
+        """How many entries the calling thread or task has not released yet; 0 if it does not hold the lock. No I/O.
+
+        A lost lease counts until its entries are released. Hazelcast's ``getLockCount``, Redisson's ``getHoldCount``.
+
+        Example::
+
+            lock = locks.rlock("tree")
+            with lock, lock:
+                assert lock.hold_count == 2
+        """
+        raise NotImplementedError
+
+
+class SkippingLockContract:
+    """A name to acquire, or to leave alone while another holder has it."""
+
+    @property
+    def name(self) -> str:
+        """The name; of several names, all of them."""
+        raise NotImplementedError
+
+    def try_acquire(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the lease, or None while another holder has the name: as :meth:`Lock.try_acquire`.
+
+        Args:
+            timeout: seconds to wait. Default: 0.
+            cancel: an event that ends the wait (threads only). Default: None.
+        """
+        raise NotImplementedError
+
+    def locked(self) -> Any:
+        """Whether anybody holds the name now: as :meth:`Lock.locked`. In asyncio awaited.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        raise NotImplementedError
+
+
 class RWLockContract:
     """Many readers or one writer."""
 
@@ -106,6 +152,7 @@ class RWLockContract:
         """The lock of a reader. Does no I/O.
 
         Args:
+            if_busy: as of :meth:`Locks.lock`. Default: "wait".
             options: the options of :meth:`Locks.lock`; they override those given to ``rwlock``.
         """
         raise NotImplementedError
@@ -114,6 +161,7 @@ class RWLockContract:
         """The lock of a writer. ``lease.downgrade()`` turns its lease into a reader's. Does no I/O.
 
         Args:
+            if_busy: as of :meth:`Locks.lock`. Default: "wait".
             options: the options of :meth:`Locks.lock`; they override those given to ``rwlock``.
         """
         raise NotImplementedError

@@ -32,7 +32,8 @@ class LocksContract:
         below. A duration is a number of seconds, a ``timedelta``, or text such as "250ms", "30s", "5m", "1h" or "2d".
 
         Args:
-            name: 1 to 512 characters, without control characters.
+            name: 1 to 512 characters, without control characters. In a decorator ``{field}`` is an argument of the
+                call. A callable makes the name from the arguments; such a lock can only decorate.
             ttl: how long a term lasts unless it is renewed. Default: 30.
             timeout: how long ``acquire`` and ``with`` wait. Default: None, no limit. ``float("inf")`` overrides a
                 timeout given to ``connect``.
@@ -43,8 +44,11 @@ class LocksContract:
             max_hold: renewal stops this long after the grant; the lease is then lost within ttl. Default: no limit.
             min_hold: the name stays taken for at least this long after the grant. Default: 0.
             beat_every: renewal stops unless the body calls ``lease.beat()`` at least this often. Default: not needed.
-            on_lost: a callable, called with the lost lease; "raise": LeaseLost at the end of the block; "cancel"
-                (asyncio only): the block's task is cancelled, then LeaseLost. Default: None, only logged.
+            on_lost: what a loss does to the block. "raise": LeaseLost at its end. "cancel" (asyncio only): the task
+                that entered it is cancelled, and LeaseLost comes out. "log": only logged. A callable is called with the
+                lost lease, besides the default. Default: None, in threads "raise", in asyncio "cancel".
+            if_busy: what a decorated call does while another holder has the name. "skip": return None and log who has
+                it; "raise": raise AcquireTimeout. With either, timeout is 0 by default. Default: "wait".
             on_unavailable: "skip": ``try_acquire`` returns None when the store is unavailable. Default: "raise".
             fair: None: first come, first served where the store supports it. True: refuse other stores. False: may
                 overtake waiters. Default: None.
@@ -62,6 +66,10 @@ class LocksContract:
 
             with locks.lock("invoice:42", ttl=10, timeout=5) as lease:
                 lease.check()
+
+            @locks.lock("customer:{customer}", if_busy="skip")
+            def sync(customer):
+                leasehold.current().check()
         """
         raise NotImplementedError
 
@@ -71,6 +79,7 @@ class LocksContract:
         Args:
             name: the name of the semaphore.
             limit: how many can hold it, 1 to 1,000,000.
+            if_busy: as of :meth:`lock`. Default: "wait".
             options: the options of :meth:`lock`, with the same defaults; kind is "semaphore" by default.
 
         Raises:
@@ -110,6 +119,7 @@ class LocksContract:
 
         Args:
             name: the name of the lock.
+            if_busy: as of :meth:`lock`. Default: "wait".
             options: the options of :meth:`lock`, with the same defaults.
 
         Raises:
@@ -131,6 +141,7 @@ class LocksContract:
 
         Args:
             names: one or more names, each once.
+            if_busy: as of :meth:`lock`. Default: "wait".
             options: the options of :meth:`lock`, with the same defaults, for every name.
 
         Raises:
@@ -150,9 +161,14 @@ class LocksContract:
         Args:
             name: the name of the work.
             version: an int, or text of at most 64 characters; each version is done once. Default: 1.
+            per: instead of a version: "minute", "hour", "day", or a whole number of seconds (also a timedelta). The
+                version is then the slot of time, which begins at a multiple of that in UTC. Default: None.
             wait: False: do not wait while another process runs the work. Default: True.
             retries: how often failed work is tried again. Default: 0.
             retry_by: who tries again: "any", the next caller; "same", the caller that failed. Default: "any".
+            keep: of how many versions (1 to 1000) to keep the details. Older ones stay known as done or failed.
+                Default: 100.
+            check: whether ``run`` raises if the work failed. False: it returns the outcome. Default: True.
             options: of the options of :meth:`lock`: ttl, renew_every, drift, max_renew_failures, data, kind.
 
         Raises:
@@ -161,7 +177,8 @@ class LocksContract:
 
         Example::
 
-            locks.once("migrate", version=42).run(lambda: "migrated").check()
+            assert locks.once("migrate", version=42).run(lambda: "migrated").ok
+            assert locks.once("report", per="hour").run(lambda: "sent").result == "sent"
         """
         raise NotImplementedError
 
@@ -172,6 +189,8 @@ class LocksContract:
             name: the name of the election.
             stop_before: a leader that cannot renew its term is notified to stop this long before the term ends.
                 Default: ttl / 6, at most 5 s.
+            on_error: what an error of the callback ends: "log", its term alone: the error is logged, and the candidate
+                campaigns again after a pause; "raise", the candidacy: ``run`` raises the error. Default: "log".
             options: of the options of :meth:`lock`: ttl, renew_every, drift, max_renew_failures, kind, and data, which
                 others see as the leader's.
 

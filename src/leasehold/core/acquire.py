@@ -7,19 +7,21 @@ a ``Listen``, and is sent the result.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
 from . import timing
 from .claim import FORKED, NOT_THERE, Claim
 from .effects import RETRY, Effects, Listen, Run, Wait
-from .listing import info
 from .log import shown
 from .options import Spec
 from .places import Place
 from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing, Refusal, Reply, Together
 from .registry import Registry
 from .release import abandon
+from .state import NEVER
+from .waits import NOTICE_AFTER, gave_up, say_waiting, timed_out, warn_of_self_wait
 
 
 class WrongShape(ValueError):
@@ -84,7 +86,13 @@ class Attempt:
         self.unanswered = False
         """Whether a call got no answer: the store may still carry it out."""
         self.failing_since: float | None = None
+        self.failures = 0
+        """Calls without an answer since ``failing_since``."""
         self.retry = RETRY
+        self.notice_at = self.started + NOTICE_AFTER
+        """When to tell that this acquire waits; NEVER once it has."""
+        self.warned: bool | None = None
+        """Whether it was warned that it waits for itself; None until a wait begins."""
         self.pauses: Iterator[float] | None = None
         self._generation = core.generation
 
@@ -126,12 +134,18 @@ class Attempt:
         self.asked = self.unanswered = True
         core.unavailable += 1
         now = core.now()
+        began = self.failing_since is None
         if self.failing_since is None:
-            self.failing_since = sent
-            core.tell("unavailable", ask.name, None, str(error))
-        out_of_time = now >= ends if ends is not None else now - self.failing_since >= timing.UNAVAILABLE_LIMIT
-        if out_of_time or not ask.queue:
-            raise error
+            self.failing_since, self.failures = sent, 0
+        self.failures += 1
+        left = (self.failing_since + timing.UNAVAILABLE_LIMIT if ends is None else ends) - now
+        retries = left > 0 and ask.queue
+        if began:
+            then = f"; retrying for up to {left:.3g} s" if retries else ""
+            core.tell("unavailable", ask.name, None, f"{error}{then}", retry_for=left if retries else 0.0)
+        if not retries:
+            cause = error.__cause__ and error.__cause__.with_traceback(None)  # the way through the driver says nothing
+            raise gave_up(ask, error, self.failures, self.failing_since, now) from cause
         yield Wait(self.bell, self.retry if ends is None else min(self.retry, ends - now))
         self.retry = min(self.retry * 2, 2.0)
 
@@ -145,12 +159,14 @@ class Attempt:
             raise wrong
         now = self.core.now()
         if not self.ask.queue or (self.ends is not None and now >= self.ends):
-            raise _timed_out(self.core, self.ask, reply, now - self.started)
+            raise timed_out(self.core, self.ask, reply, now - self.started)
         return reply
 
     def wait(self, busy: Busy, sent: float) -> Effects[Taken | None]:
         """Sleep until it is time for the next call. A wake-up may carry the lease itself."""
         core, spec, bell = self.core, self.spec, self.bell
+        if self.warned is None:
+            self.warned = warn_of_self_wait(core, self.ask, busy, begins=True)
         pushed = yield Listen(self.ask.attempt, busy)
         pause = longest = timing.FALLBACK
         if not pushed:
@@ -170,18 +186,30 @@ class Attempt:
     def _sleep(self, place: Place, pushed: bool) -> Effects[Grant | None]:
         """Sleep until a wake-up, or until the place has to be checked by its waiter."""
         core, bell = self.core, self.bell
+        told: tuple[Busy, float] | None = None
         while True:
             until = self._until(place)
-            rang = yield Wait(bell, max(0.0, until - core.now()))
+            wake_at = min(until, self.notice_at)
+            rang = yield Wait(bell, max(0.0, wake_at - core.now()))
             news, bell.news = bell.news, None
             if isinstance(news, Busy):
                 place.learn(news, core.now())  # so there is no need for a call
+                told = news, core.now()
                 if place.kept:
                     core.check_places_from(place.due)
-            elif news is not None or rang or self._until(place) <= until:
+            elif news is not None or rang:
                 return news
-            elif (yield Listen(self.ask.attempt, place.answer[0])) != pushed:  # the keeper has put off the check
-                return None
+            elif wake_at < until:  # the time to tell, and no more
+                self.notice_at = NEVER
+                latest, at = max(place.answer, told or place.answer, key=itemgetter(1))
+                self._tell(latest, core.now() - at)
+            elif self._until(place) <= until or (yield Listen(self.ask.attempt, place.answer[0])) != pushed:
+                return None  # otherwise the keeper has put off the check
+
+    def _tell(self, busy: Busy, age: float) -> None:
+        if not self.warned:
+            self.warned = warn_of_self_wait(self.core, self.ask, busy, begins=False)
+        say_waiting(self.core, self.ask, busy, age)
 
     def _until(self, place: Place) -> float:
         return place.until if self.ends is None else min(place.until, self.ends)
@@ -217,7 +245,7 @@ def acquire_all(
         if isinstance(why, Mismatch):
             raise _wrong_shape(ask, why)
         if not waits:
-            raise _timed_out(core, ask, why, core.now() - sent)
+            raise timed_out(core, ask, why, core.now() - sent)
         return None
     core.check_giving_out()
     taken = [_granted(core, *each, sent) for each in zip(specs, asks, reply, strict=True)]
@@ -294,22 +322,3 @@ def _report_taken(core: Registry, claim: Claim, previous: Holding | None) -> Non
         since = f"whose lease expired {-left:.3g} s ago" if left <= 0 else "whose process has died"
         fields = {"taken_from": previous.owner, "expired_for": max(0.0, -previous.expires_in)}
         core.tell("taken_over", claim.name, claim.token, f"from {shown(previous.owner)}, {since}", **fields)
-
-
-def _timed_out(core: Registry, ask: Ask, busy: Busy, waited: float) -> AcquireTimeout:
-    parts = []
-    fields: dict[str, object] = {}
-    holding = busy.holder and info(busy.holder)
-    if busy.holder is not None and holding is not None:
-        holder = busy.holder
-        fields = {"holder": holder.owner, "holder_token": holder.token, "until": holding.expires}
-        parts.append(
-            f"held by {shown(holder.owner)} for {holder.age:.3g} s, "
-            f"expires in {holder.expires_in:.3g} s (token {holder.token})"
-        )
-    if busy.place is not None:
-        parts.append("1 waiter ahead" if busy.place == 1 else f"{busy.place} waiters ahead")
-    why = ", ".join(parts) or "others hold it or wait for it"
-    core.tell("refused", ask.name, None, why, **fields)
-    what = f"timed out after {waited:.3g} s waiting for {ask.name!r}" if ask.queue else f"{ask.name!r} is busy"
-    return AcquireTimeout(f"{what}: {why}", holding)

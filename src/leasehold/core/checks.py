@@ -128,6 +128,14 @@ def has_run(result: object, what: str, *, tasks: bool = False, generators: bool 
         raise TypeError(f"{what} returned {kind}, which would never run")
 
 
+def only_skips(name: str) -> TypeError:
+    """The error of a block, or of ``acquire``, on a lock with if_busy="skip": neither can leave its body out."""
+    return TypeError(
+        f'lock {name!r} has if_busy="skip", which skips decorated calls: for a block use try_acquire(), '
+        "which returns None if the name is busy"
+    )
+
+
 def called(function: object) -> str:
     """A function's name for a message. (Its repr may show its arguments.)"""
     return str(getattr(function, "__qualname__", type(function).__name__))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import timing
 from .claim import DRAINED, RELEASED
 from .effects import Effects, Wait
-from .keeper import give_up
+from .keeper import end_all
 from .lease import own_state_of
 from .log import ERROR, INFO, WARNING, log
 from .registry import Registry
@@ -56,9 +56,9 @@ def drain(core: Registry, grace: timing.Duration) -> Effects[list[str]]:
         while core.now() < ends and (core.giving or any(state.released_by is None for state in late)):
             yield Wait(bell, LOOK)
     ends = core.now() + timing.CALL_LIMIT
-    yield from give_up(core, late, DRAINED, ends, bell)
+    yield from end_all(core, late, DRAINED, ends, bell)
     standing = [own_state_of(lease) for lease in list(core.standing.values())]
-    yield from give_up(core, standing, RELEASED, ends, bell)
+    yield from end_all(core, standing, RELEASED, ends, bell)
     while core.giving and core.now() < ends:
         yield Wait(bell, LOOK)
     if left := sorted({owed.name for owed in core.unsettled}):

@@ -7,7 +7,7 @@ from itertools import islice
 
 from ..errors import StoreError, StoreUnavailable
 from . import timing
-from .claim import CLOSED, INTERRUPTED, RELEASED, TAKEN
+from .claim import BY_OPERATOR, CLOSED, RELEASED, TAKEN
 from .effects import RETRY, Effects, Listen, Run, Wait
 from .log import DEBUG, ERROR, log
 from .places import keep_places, next_check
@@ -15,8 +15,8 @@ from .protocol import BROKEN, RENEWED, SECOND, Bell, Renewal
 from .registry import Registry
 from .state import DONE, NEVER, LeaseState
 
-BATCH = 200
-"""Renewals in one store operation."""
+MOST_AT_ONCE = 200
+"""Renewals, or leases to give back, in one store operation."""
 SPARE = 0.5
 """How long a batch of renewals may take at least, however soon another one is due: the store may just be slow."""
 TIDY_EVERY = 3600.0
@@ -95,7 +95,7 @@ def _renew_due(core: Registry) -> Effects[None]:
             yield from _probe(core, state)
         else:
             state.due = now + min(every / 4, 1.0)  # a beat may still come in time
-    batches = [due[start : start + BATCH] for start in range(0, len(due), BATCH)]
+    batches = [due[start : start + MOST_AT_ONCE] for start in range(0, len(due), MOST_AT_ONCE)]
     ends = [min(state.deadline for state in batch) for batch in batches]
     rest = {*held}.difference(due)
     ends.append(min((state.deadline for state in rest if state.due != NEVER), default=NEVER))
@@ -144,7 +144,7 @@ def _renew_batch(
                 raise outcome
         else:
             core.renewal_failures += 1
-            core.lose(state, INTERRUPTED if outcome == BROKEN else TAKEN)
+            core.lose(state, BY_OPERATOR if outcome == BROKEN else TAKEN)
 
 
 def _probe(core: Registry, state: LeaseState) -> Effects[None]:
@@ -156,7 +156,7 @@ def _probe(core: Registry, state: LeaseState) -> Effects[None]:
     except Exception:
         return
     if outcome != RENEWED and not isinstance(outcome, StoreError):
-        core.lose(state, INTERRUPTED if outcome == BROKEN else TAKEN)
+        core.lose(state, BY_OPERATOR if outcome == BROKEN else TAKEN)
 
 
 def _renewal_failed(core: Registry, state: LeaseState, error: StoreError) -> None:
@@ -203,7 +203,7 @@ def _settle(core: Registry, ends: float = NEVER, last: bool = False) -> Effects[
 def _settle_many(core: Registry, ends: float) -> Effects[None]:
     """Give back in batches, if the store can. When a batch fails, ``_settle`` gives back one by one."""
     while len(core.unsettled) > 1 and core.now() < min(ends, _next_due(core)):
-        batch = list(islice(core.unsettled, BATCH))
+        batch = list(islice(core.unsettled, MOST_AT_ONCE))
         try:
             limit = _limit(core, min(ends, _next_due(core), core.now() + core.cadence))
             if not (yield Run(core.store.give_back(batch), limit)):
@@ -229,17 +229,21 @@ def renew(core: Registry, state: LeaseState, ttl: timing.Duration | None, offere
 
 
 def close(core: Registry, limit: float, bell: Bell) -> Effects[None]:
-    """Lose and give back what is held, end the waits, all within ``limit``."""
+    """Lose and give back what is held, leave the groups, end the waits, all within ``limit``."""
     ends = core.now() + limit
     for waiting in list(core.asking.values()):
         waiting.ring()
-    yield from give_up(core, core.held(), CLOSED, ends, bell)
+    held = core.held()
+    for state in held:
+        if state.claim.attempt in core.standing:
+            core.end(state, RELEASED)  # whoever leaves loses nothing
+    yield from end_all(core, held, CLOSED, ends, bell)
     while (core.asking or core.giving) and core.now() < ends:
         yield Wait(bell, 0.005)
-    yield from give_up(core, core.held(), CLOSED, ends, bell)  # what was granted just then
+    yield from end_all(core, core.held(), CLOSED, ends, bell)  # what was granted just then
 
 
-def give_up(core: Registry, states: Iterable[LeaseState], reason: str, ends: float, bell: Bell) -> Effects[None]:
+def end_all(core: Registry, states: Iterable[LeaseState], reason: str, ends: float, bell: Bell) -> Effects[None]:
     """End the leases, as lost or as released, and give them back until ``ends``. The keeper retries the rest."""
     for state in states:
         try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Self, TypeVar
 
 from ..contract.lease import LeaseContract
 from ..errors import LeaseLost
 from . import checks, release
-from .claim import RELEASED
+from .claim import HANDED_OVER, OFFERED, RELEASED
 from .registry import Registry
 from .state import DONE, BaseState, Handle, LeaseState
 
@@ -27,7 +27,7 @@ class BaseLease(LeaseContract, Handle):
         on_lost = state.spec.on_lost
         self._core = core
         self._lost: Callable[[], Any] | None = None
-        self._callbacks: list[Callable[..., object]] = [on_lost] if callable(on_lost) else []
+        self._callbacks: list[Callable[..., object]] = [] if on_lost is None else [on_lost]
         self._state = state
         state.bind(self)
 
@@ -96,7 +96,7 @@ class BaseLease(LeaseContract, Handle):
         # Nobody can release a handle that was collected.
         state = getattr(self, "_state", None)
         if state is not None and state.released_by is not DONE:
-            release.take_over(self._core, state)
+            release.drop_collected(self._core, state)
 
     def _call(self, callbacks: list[Callable[..., object]]) -> None:
         """Call the callbacks with this lease."""
@@ -130,21 +130,36 @@ def remove_callback(lease: BaseLease, callback: Callable[..., object]) -> None:
         lease._callbacks.remove(callback)
 
 
+def exchange(lease: BaseLease, other: BaseLease) -> None:
+    """Let each of two handles stand for the other's lease."""
+    lease._state, other._state = other._state, lease._state
+    lease._state.bind(lease)
+    other._state.bind(other)
+
+
 # Open blocks.
 
-_open: ContextVar[tuple[tuple[weakref.ref[BaseLease], str], ...]] = ContextVar("leasehold_open", default=())
-"""The leases of the open blocks, weakly, and their names. The block alone keeps its lease alive: when an interrupt
-keeps ``leave`` from being called, the lease is still collected and released."""
+_open: ContextVar[tuple[tuple[weakref.ref[BaseLease], str, object], ...]] = ContextVar("leasehold_open", default=())
+"""The leases of the open blocks, weakly, their names, and who entered them: a task inherits the blocks of the task that
+started it. The block alone keeps its lease alive: when an interrupt keeps ``leave`` from being called, the lease is
+still collected and released."""
 
 
 def enter(lease: BaseLease) -> None:
     """Note that the lease's block begins in this thread or task."""
-    _open.set((*_open.get(), (weakref.ref(lease), lease.name)))
+    _open.set((*_open.get(), (weakref.ref(lease), lease.name, lease._core.me())))
 
 
 def leave(lease: BaseLease) -> None:
     """Note that the lease's block ends. Removes leases that were collected, too."""
     _open.set(tuple([each for each in _open.get() if each[0]() is not lease and each[0]() is not None]))
+
+
+def blocks_of(me: object) -> list[tuple[Registry, Sequence[LeaseState]]]:
+    """The leases of the blocks that this thread or task has entered, with the registries that they are kept in."""
+    blocks = _open.get() if me is not None else ()
+    leases = [lease for found, _, whose in blocks if whose == me and (lease := found()) is not None]
+    return [(lease._core, lease._state.parts) for lease in leases]
 
 
 def current() -> BaseLease:
@@ -162,11 +177,39 @@ def current() -> BaseLease:
     stack = _open.get()
     if not stack:
         raise LookupError("no lease is held here: call leasehold.current() inside the block of a lease")
-    found, name = stack[-1]
+    found, name, _ = stack[-1]
     lease = found()
     if lease is None:  # in a task that was started in the block and outlives it
         raise LeaseLost(name, "its block has ended")
     return lease
+
+
+def loss_in_block(lease: BaseLease) -> LeaseLost | None:
+    """The error with which the lease's block has to end; None if the lease was not lost, or a loss is only logged.
+
+    What its holder gave up with ``release`` or ``transfer`` was not lost."""
+    state, reason = state_of(lease), lease.lost_reason
+    if reason in (None, OFFERED, HANDED_OVER) or state.offered or state.spec.at_loss == "log":
+        return None
+    return LeaseLost(lease.name, reason)
+
+
+def raise_if_lost(lease: BaseLease, error: BaseException | None) -> None:
+    """The lease's block has ended, with ``error`` if its body raised one: raise LeaseLost if the lease was lost in it.
+
+    An error of the body's own comes out as it is, with the loss as its context."""
+    lost = loss_in_block(lease)
+    if lost is None:
+        return
+    if error is None or isinstance(error, GeneratorExit):  # a generator that is closed early ends its block normally
+        raise lost
+    if isinstance(error, Exception) and not isinstance(error, LeaseLost):
+        first: BaseException = error
+        seen = {id(first)}
+        while (before := first.__cause__ or first.__context__) is not None and id(before) not in seen:
+            first = before
+            seen.add(id(first))
+        first.__context__ = lost
 
 
 def pop_block(blocks: dict[K, list[L]], me: K, name: str) -> L:

@@ -7,7 +7,7 @@ configured it either, so only warnings and errors would be shown. Those import i
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
@@ -23,8 +23,8 @@ def shown(text: str, keep: str = "") -> str:
     )
 
 
-show: Callable[[str, str | None], None] | None = None
-"""Set by the command: called with each warning and its event, instead of logging it."""
+show: Callable[[str, Mapping[str, Any]], None] | None = None
+"""Set by the command: called with each warning and its fields, instead of logging it."""
 
 
 _enabled: Callable[[int], bool] | None = None
@@ -52,9 +52,14 @@ def log(level: int, message: str, *args: object, exc: BaseException | None = Non
         return
     args = tuple(shown(arg) if isinstance(arg, str) else arg for arg in args)
     if show is not None:
-        show(message % args, fields.get("event"))
+        show(message % args, fields)
         return
     import logging
 
     extra = {f"lease_{key}": value for key, value in fields.items()}
     logging.getLogger("leasehold").log(level, message, *args, exc_info=exc, extra=extra)
+
+
+def notice(message: str, *args: object, **fields: Any) -> None:
+    """Log a line of level INFO. The command shows it, too: whoever waits at a terminal wants to know for what."""
+    log(INFO if show is None else WARNING, message, *args, **fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from os import urandom
 from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
@@ -18,6 +18,10 @@ _DEFAULTS: Mapping[str, Any] = {
 }
 
 
+LockName: TypeAlias = str | Callable[..., str]
+"""A name; or a function that makes the name of each decorated call from its arguments."""
+
+IfBusy: TypeAlias = Literal["wait", "skip", "raise"]
 Backoff: TypeAlias = Literal["adaptive", "random"]
 OnUnavailable: TypeAlias = Literal["raise", "skip"]
 
@@ -62,6 +66,10 @@ CONNECT_OPTIONS = tuple(ConnectOptions.__annotations__)
 LOCK_OPTIONS = (*CommonOptions.__annotations__, "on_lost")
 
 
+MEMBER = 24
+"""So many digits of the attempt of a group's member stay when its data is changed: they say that it is the same one."""
+
+
 class Spec(NamedTuple):
     """The checked options of a lock."""
 
@@ -71,7 +79,10 @@ class Spec(NamedTuple):
     data_text: str | None
     timing: timing.Timing
     timeout: float | None
-    on_lost: Any
+    on_lost: Callable[..., object] | None
+    at_loss: str
+    """What a loss does to the block of the lease: "cancel", "raise" or "log"."""
+    if_busy: str
     skip_unavailable: bool
     fair: bool
     poll: tuple[float, float]
@@ -81,6 +92,16 @@ class Spec(NamedTuple):
     weight: int = 1
     heir: tuple[str, int] | None = None
     """Attempt and token of the permit to take over. Such an acquire never waits."""
+    name_of: Callable[..., str] | None = None
+    """Makes the name of each decorated call from its arguments. Nothing else can use such a lock."""
+
+    def check_named(self) -> None:
+        """Raise TypeError if there is a name only for decorated calls."""
+        if self.name_of is not None:
+            raise TypeError(
+                f"{self.name} makes the name of this lock from a call's arguments, so the lock can only decorate "
+                "functions: write @locks.lock(…), or give lock() a str"
+            )
 
     def is_taken(self, holdings: Sized) -> bool:
         """Whether the name is locked, given all its live holders. A semaphore is locked if no permit is free."""
@@ -88,10 +109,14 @@ class Spec(NamedTuple):
 
     def ask(self, owner: str, queue: bool) -> Ask:
         """The request of one acquire, with a new attempt id."""
+        self.check_named()
         timing = self.timing
+        attempt = urandom(16).hex()
+        if self.heir is not None and self.shape == "group":
+            attempt = self.heir[0][:MEMBER] + attempt[MEMBER:]
         return Ask(
             name=self.name,
-            attempt=urandom(16).hex(),
+            attempt=attempt,
             owner=owner,
             kind=self.kind,
             data=self.data_text,
@@ -117,6 +142,7 @@ def make_spec(
     kind: str = "lock",
     data: Any = None,
     on_lost: Any = None,
+    if_busy: str = "wait",
     on_unavailable: str = "raise",
     fair: bool | None = None,
     **options: Any,
@@ -125,7 +151,9 @@ def make_spec(
     Raises ValueError or TypeError."""
     name = checks.name(name)
     kind = checks.text(kind, "kind", checks.MAX_LABEL)
-    _check_on_lost(on_lost, can_cancel)
+    at_loss = _at_loss(on_lost, can_cancel)
+    if if_busy not in ("wait", "skip", "raise"):
+        raise ValueError(f'if_busy must be "wait", "skip" or "raise", not {if_busy!r}')
     if on_unavailable not in ("raise", "skip"):
         raise ValueError(f'on_unavailable must be "raise" or "skip", not {on_unavailable!r}')
     if fair is not None:
@@ -134,6 +162,8 @@ def make_spec(
         raise ValueError(f"{store.scheme} does not support fair=True: it cannot serve waiters in order; leave fair out")
     merged = _merged(defaults, kinds.get(kind), options)
     timeout, poll, backoff = merged.pop("timeout"), merged.pop("poll"), merged.pop("backoff")
+    if if_busy != "wait":
+        timeout = options.get("timeout") or 0  # connect's timeout is for locks that wait
     return Spec(
         name=name,
         kind=kind,
@@ -141,7 +171,9 @@ def make_spec(
         data_text=checks.data_text(data),
         timing=timing.make_timing(**merged),
         timeout=None if timeout is None else timing.patience(timeout),
-        on_lost=on_lost,
+        on_lost=None if isinstance(on_lost, str) else on_lost,
+        at_loss=at_loss,
+        if_busy=if_busy,
         skip_unavailable=on_unavailable == "skip",
         fair=fair is not False,
         poll=timing.check_poll(poll, backoff),
@@ -149,14 +181,17 @@ def make_spec(
     )
 
 
-def _check_on_lost(on_lost: object, can_cancel: bool) -> None:
+def _at_loss(on_lost: object, can_cancel: bool) -> str:
+    """What a loss does to the block. A callable is called besides the default."""
     if on_lost == "cancel" and not can_cancel:
         raise ValueError('on_lost="cancel" needs leasehold.aio: a thread cannot be cancelled; use "raise"')
     if isinstance(on_lost, str):
-        if on_lost not in ("cancel", "raise"):
-            raise ValueError(f'on_lost must be "cancel", "raise", a callable or None, not {on_lost!r}')
-    elif on_lost is not None:
+        if on_lost not in ("cancel", "raise", "log"):
+            raise ValueError(f'on_lost must be "cancel", "raise", "log", a callable or None, not {on_lost!r}')
+        return on_lost
+    if on_lost is not None:
         checks.callback(on_lost, "on_lost", can_cancel)
+    return "cancel" if can_cancel else "raise"
 
 
 def _merged(defaults: Mapping[str, Any], preset: timing.Preset | None, options: Mapping[str, Any]) -> dict[str, Any]:

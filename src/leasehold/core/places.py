@@ -12,7 +12,7 @@ from .protocol import Ask, Bell, Busy
 from .registry import Registry, ring
 from .state import NEVER
 
-BATCH = 100
+MOST_PLACES = 100
 """Waiters in one store operation. A server may serve nobody else meanwhile."""
 KEEP_LIMIT = 0.4
 """How long the operation may take: a lease that is granted meanwhile, for a first term, needs its renewal in time."""
@@ -110,11 +110,11 @@ def keep_places(core: Registry) -> Effects[None]:
     if next_check(core) > now:
         return
     soon = sorted((place for place in _sleeping(core) if place.due <= now + place.pause / 5), key=lambda each: each.due)
-    for start in range(0, len(soon), BATCH):
+    for start in range(0, len(soon), MOST_PLACES):
         left = min((state.due for state in core.held()), default=NEVER) - core.now()
         if left <= 0 or core.urgent or core.closed is not None:
             return
-        batch = [place for place in soon[start : start + BATCH] if place.bell.place is place]  # and still sleep
+        batch = [place for place in soon[start : start + MOST_PLACES] if place.bell.place is place]  # and still sleep
         if batch:
             yield from _check(core, batch, max(0.1, min(KEEP_LIMIT, core.cadence, left)))
 

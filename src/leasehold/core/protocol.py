@@ -183,6 +183,13 @@ class Store(Protocol):
         The check and the write are one atomic step. False if the attempt does not hold the name, or was broken. A note
         survives release, expiry and the purge of the lease's record, and stays until it is deleted. At most 64 KiB."""
 
+    def read_clock(self, name: str) -> Steps[int | None]:
+        """The wall clock of the store that keeps this name, in µs since 1970. Only for slots of time; never for expiry.
+
+        None: the store has no clock that all callers share. Default: None."""
+        yield from ()
+        return None
+
     def tidy(self) -> Steps[None]:
         """Remove what has been dead for long. Called now and then by the keeper; never needed for correctness."""
 

@@ -16,9 +16,9 @@ from ..runtime.thread_start import aside
 from ..runtime.timer import timer
 from ..runtime.wakeups import refuse_late_patch
 from . import checks, clock, timing
-from .claim import FORKED, HANDED_OVER, INTERRUPTED, RELEASED, TAKEN, Unsettled
+from .claim import BY_OPERATOR, FORKED, HANDED_OVER, RELEASED, TAKEN, Unsettled
 from .log import DEBUG, INFO, WARNING, is_shown, log
-from .options import KIND_OPTIONS, LOCK_OPTIONS, Spec, make_spec
+from .options import KIND_OPTIONS, LOCK_OPTIONS, IfBusy, LockName, Spec, make_spec
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
 from .state import NEVER, LeaseState
 
@@ -66,6 +66,8 @@ class Registry:
         for kind, value in (kinds or {}).items():
             self.kinds[checks.text(kind, "a kind", checks.MAX_LABEL)] = timing.preset(kind, value)
         refuse_late_patch()
+        self.presets_told: set[str] = set()
+        """The kinds whose preset has been logged."""
         self.defaults = defaults
         self.cancel_on_loss = cancel_on_loss
         self.now = now
@@ -124,18 +126,22 @@ class Registry:
         self.driver.after_fork()
         self.reset()
 
-    def spec(self, name: str, **options: Any) -> Spec:
+    def spec(self, name: LockName, **options: Any) -> Spec:
+        """The spec of a lock. A callable ``name`` makes the names of decorated calls."""
+        if callable(name):
+            checks.callback(name, "a lease's name", tasks=False)
+            return self._spec(self.defaults, checks.called(name), **options)._replace(name_of=name)
         return self._spec(self.defaults, name, **options)
 
-    def lock_spec(self, function: str, name: str, options: Mapping[str, Any]) -> Spec:
+    def lock_spec(self, function: str, name: LockName, options: Mapping[str, Any], if_busy: IfBusy = "wait") -> Spec:
         """As ``spec``, for a public function that passes its options on. Errors name that ``function``."""
         unknown = sorted(set(options) - set(LOCK_OPTIONS))
         if unknown:
             raise unknown_option(function, unknown[0], LOCK_OPTIONS, "it accepts the options of lock()")
-        return self.spec(name, **options)
+        return self.spec(name, if_busy=if_busy, **options)
 
     def _spec(self, defaults: Mapping[str, Any], name: str, **options: Any) -> Spec:
-        return make_spec(
+        spec = make_spec(
             name,
             store=self.store,
             kinds=self.kinds,
@@ -143,6 +149,11 @@ class Registry:
             can_cancel=self.cancel_on_loss,
             **options,
         )
+        if spec.kind in self.kinds and spec.kind not in self.presets_told:
+            self.presets_told.add(spec.kind)
+            text = "kind %r is a preset of timing: ttl %g s, renewed every %.3g s"
+            log(INFO, text, spec.kind, spec.timing.ttl, spec.timing.renew_every, event="preset", kind=spec.kind)
+        return spec
 
     def kind_spec(self, name: str, kind: str, options: Mapping[str, Any], **more: Any) -> Spec:
         """The spec of a kind that is made of one lease. It accepts fewer options than a lock."""
@@ -154,9 +165,9 @@ class Registry:
 
     def lasting_spec(self, name: str, **options: Any) -> Spec:
         """As ``spec``, for a lease that is held and waited for without limit: defaults of ``connect`` that would limit
-        it do not apply."""
+        it do not apply. Its loss is for the code around it, not for a block: that logs it only."""
         defaults = {key: value for key, value in self.defaults.items() if key not in _OF_LOCKS_ALONE}
-        return self._spec(defaults, name, renew=True, **options)
+        return self._spec(defaults, name, renew=True, **{"on_lost": "log", **options})
 
     def counters(self) -> Counters:
         return Counters(self.renewals, self.renewal_failures, self.unavailable)
@@ -167,30 +178,28 @@ class Registry:
         if why is not None:
             raise ValueError(f"{self.store.scheme} does not support this ({ability}): {why}")
 
-    def semaphore_spec(self, name: str, limit: int, options: Mapping[str, Any]) -> Spec:
+    def semaphore_spec(self, name: LockName, limit: int, options: Mapping[str, Any], if_busy: IfBusy = "wait") -> Spec:
         self.need("semaphore")
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise TypeError(f"limit must be an int, not {type(limit).__name__}")
         if not 1 <= limit <= checks.MAX_PERMITS:
             raise ValueError(f"limit must be 1 to {checks.MAX_PERMITS}, not {limit}")
-        spec = self.lock_spec("semaphore", name, {"kind": "semaphore", **options})
+        spec = self.lock_spec("semaphore", name, {"kind": "semaphore", **options}, if_busy)
         return spec._replace(shape="semaphore", limit=limit)
 
-    def rw_spec(self, name: str, write: bool, options: Mapping[str, Any]) -> Spec:
+    def rw_spec(self, name: LockName, write: bool, options: Mapping[str, Any], if_busy: IfBusy = "wait") -> Spec:
         """A reader takes one of very many permits, a writer all of them."""
         self.need("rwlock")
         if options.get("fair") is False:
             raise ValueError("rwlock does not support fair=False: readers would starve waiting writers; leave fair out")
-        spec = self.lock_spec("rwlock", name, {"kind": "write" if write else "read", **options})
+        spec = self.lock_spec("rwlock", name, {"kind": "write" if write else "read", **options}, if_busy)
         return spec._replace(shape="rwlock", limit=READERS, weight=READERS if write else 1)
 
-    def all_specs(self, names: tuple[str, ...], options: Mapping[str, Any]) -> list[Spec]:
-        """One spec for each name, sorted: all callers take them in the same order, so none waits in a circle."""
+    def all_specs(self, names: tuple[LockName, ...], options: Mapping[str, Any], if_busy: IfBusy) -> list[Spec]:
+        """One spec for each name, in the order in which to take them."""
         if not names:
             raise ValueError("all_of needs at least one name")
-        if len(set(names)) < len(names):
-            raise ValueError("all_of was given the same name twice")
-        return [self.lock_spec("all_of", name, options) for name in sorted(checks.name(name) for name in names)]
+        return in_order([self.lock_spec("all_of", name, options, if_busy) for name in names])
 
     # Leases.
 
@@ -278,7 +287,7 @@ class Registry:
         if state.offered and reason == TAKEN:
             reason = HANDED_OVER
         if self.end(state, reason):
-            if reason == INTERRUPTED:
+            if reason == BY_OPERATOR:
                 self.tell("broken", state.name, state.token, reason)
             self.tell("lost", state.name, state.token, reason)
 
@@ -396,6 +405,19 @@ class Registry:
 
     # What the shell adds.
 
+    caller: str
+    """What a caller is: "thread" or "task"."""
+
+    def me(self) -> object | None:
+        """The calling thread or task, to be compared: a weak reference. None outside of tasks."""
+        raise NotImplementedError
+
+    def is_alone(self, begins: bool) -> bool:
+        """Whether nothing but the calling thread or task can release what this registry holds: no others run.
+
+        ``begins``: the wait has just begun, so the answer has to be cheap: False if it is not."""
+        raise NotImplementedError
+
     def new_bell(self) -> Bell:
         """A bell to sleep on, for effects that this registry drives."""
         raise NotImplementedError
@@ -411,6 +433,13 @@ class Registry:
     def at_exit(self, limit: float) -> None:
         """The interpreter exits: release what is held, within ``limit`` seconds."""
         raise NotImplementedError
+
+
+def in_order(specs: Sequence[Spec]) -> list[Spec]:
+    """The specs of several names, sorted: all callers take them in the same order, so none waits in a circle."""
+    if len({spec.name_of or spec.name for spec in specs}) < len(specs):
+        raise ValueError("all_of was given the same name twice")
+    return sorted(specs, key=lambda spec: spec.name)
 
 
 _MESSAGES = {

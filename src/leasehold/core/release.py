@@ -118,7 +118,7 @@ def drop(core: Registry, state: LeaseState) -> None:
         state.released_by = DONE
 
 
-def take_over(core: Registry, state: BaseState) -> None:
+def drop_collected(core: Registry, state: BaseState) -> None:
     """The handle was collected: have the keeper release the lease, also if somebody began to and did not finish."""
     assert isinstance(state, LeaseState)
     if state.released_by is not None:
@@ -169,16 +169,13 @@ def discard(core: Registry, state: LeaseState) -> Effects[None]:
             core.settle(owed)
 
 
-# A writer that becomes a reader.
+# A lease that another one replaces: a writer that becomes a reader, a member with other data.
 
 
-def downgraded(core: Registry, state: LeaseState, caller: object) -> tuple[Spec, float]:
-    """End a writer's lease. Returns what to acquire in its place at once, and how long that may take.
+def begin_replacing(core: Registry, state: LeaseState, spec: Spec, caller: object) -> tuple[Spec, float]:
+    """End a lease. Returns what to acquire in its place at once, ``spec`` as its heir, and how long that may take.
 
-    The caller reports the outcome with ``after_downgrade``."""
-    spec = state.spec
-    if spec.shape != "rwlock" or spec.weight != spec.limit:
-        raise ValueError("only a writer's lease of an rwlock can be downgraded")
+    The caller reports the outcome with ``after_replacing``."""
     core.need("heir")
     now = core.now()
     state.check(now)
@@ -187,13 +184,22 @@ def downgraded(core: Registry, state: LeaseState, caller: object) -> tuple[Spec,
         state.check(core.now())
     state.released_by = caller
     core.giving.add(state.claim.attempt)
-    core.tell("released", state.name, state.token, "downgraded")
+    return spec._replace(heir=(state.claim.attempt, state.token)), max(0.1, left)
+
+
+def downgraded(core: Registry, state: LeaseState, caller: object) -> tuple[Spec, float]:
+    """As ``begin_replacing``, for a writer that becomes a reader."""
+    spec = state.spec
+    if spec.shape != "rwlock" or spec.weight != spec.limit:
+        raise ValueError("only a writer's lease of an rwlock can be downgraded")
     kind = "read" if spec.kind == "write" else spec.kind
-    return spec._replace(kind=kind, weight=1, heir=(state.claim.attempt, state.token)), max(0.1, left)
+    replaced = begin_replacing(core, state, spec._replace(kind=kind, weight=1), caller)
+    core.tell("released", state.name, state.token, "downgraded")
+    return replaced
 
 
-def after_downgrade(core: Registry, state: LeaseState, caller: object, done: bool) -> None:
-    """``done``: a reader has taken the writer's place. Otherwise give the writer's lease back, if it was ended."""
+def after_replacing(core: Registry, state: LeaseState, caller: object, done: bool) -> None:
+    """``done``: another lease has taken the place of this one. Otherwise give this one back, if it was ended."""
     if state.released_by is caller:
         if not done:
             core.settle(state.claim.owed())

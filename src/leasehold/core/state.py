@@ -7,6 +7,7 @@ is a ``Lease``, a handle on it: see :mod:`leasehold.core.lease`.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 from ..errors import LeaseLost
 from .claim import EXPIRED, OFFERED, OVERHELD, RELEASED, SILENT, Claim
@@ -71,6 +72,11 @@ class BaseState:
         """Who releases it at the store: None (nobody yet), the call that is doing so, or DONE.
 
         A call that is interrupted knows by this whether the release was its own to finish."""
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> Sequence[LeaseState]:
+        """The states of the leases that it stands on: of a plain lease, this one."""
         raise NotImplementedError
 
     def beat(self, now: float) -> None:
@@ -185,6 +191,10 @@ class LeaseState(BaseState):
         self.offered = False
         self.end = None
         self.released_by = None
+
+    @property
+    def parts(self) -> Sequence[LeaseState]:
+        return (self,)
 
     def beat(self, now: float) -> None:
         self.last_beat = now

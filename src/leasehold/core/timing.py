@@ -1,4 +1,4 @@
-"""Timing as pure functions of numbers: checks of the options, margins, and pauses between polls."""
+"""How long things last: the first term, a place in the queue, margins, pauses between polls; and their checks."""
 
 from __future__ import annotations
 

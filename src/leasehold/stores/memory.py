@@ -14,6 +14,14 @@ from ..core.protocol import Busy, Opened, Steps, T, refuse_options, run_steps
 from .common.entries import Alive, JointEntryStore, Page, Read, ReadNote, Ring, Row, Swap, SwapAll, Tidy, WriteNote
 
 
+class MemoryStore(JointEntryStore):
+    """See :class:`leasehold.core.protocol.Store`, which says what each operation means."""
+
+    def read_clock(self, name: str) -> Steps[int | None]:
+        row: Row = yield Read(name)
+        return row.wall
+
+
 class Table:
     """The rows of one ``memory://name``: (namespace, name) → (version, token, state). Tests can replace its clocks."""
 
@@ -39,7 +47,7 @@ _tables: dict[str, Table] = {}
 
 def open_url(url: str, namespace: str) -> Opened:
     table = _tables.setdefault(refuse_options(url).strip("/"), Table())
-    store = JointEntryStore("memory")
+    store = MemoryStore("memory")
     return Opened(store, lambda: MemoryThreads(table, namespace), lambda: MemoryTasks(table, namespace))
 
 

@@ -1,4 +1,4 @@
-"""Finds the store and its driver for a URL or for the user's own client. Imports only the store that is used."""
+"""From a URL's scheme, or the user's own client, to the store and its drivers. Imports only the store that is used."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _REDIS = (
 # open_url(url, namespace) -> Opened.
 _STORES: Mapping[str, tuple[str, str | None]] = {
     "memory": ("memory", None),
-    "sqlite": ("sqlite.store", None),
+    "sqlite": ("sqlite", None),
     **dict.fromkeys(_REDIS, ("redis", "redis")),
-    "redlock": ("redlock.store", "redis"),
-    "mongodb": ("mongodb.store", "mongodb"),
-    "mongodb+srv": ("mongodb.store", "mongodb"),
+    "redlock": ("redlock", "redis"),
+    "mongodb": ("mongodb", "mongodb"),
+    "mongodb+srv": ("mongodb", "mongodb"),
     "postgresql": ("postgresql", "postgresql"),
     "mysql": ("mysql", "mysql"),
     "mariadb": ("mysql", "mysql"),
@@ -41,7 +41,7 @@ _SQL = ("sqlite", "postgresql", "mysql", "mariadb")
 # package of a client's class: module of leasehold.stores. Each module has open_client(client, namespace) -> Opened.
 _CLIENTS: Mapping[str, str] = {
     "redis": "redis",
-    "pymongo": "mongodb.store",
+    "pymongo": "mongodb",
     "sqlalchemy": "sqlalchemy",
     "psycopg_pool": "postgresql.pool",
     "aiomysql": "mysql.pool",
@@ -59,7 +59,7 @@ def resolve(url: object, namespace: str, timing: Mapping[str, Any]) -> tuple[Ope
         otherwise = f"of the options of lock() it accepts {', '.join(CONNECT_OPTIONS)}"
         raise unknown_option("connect", unknown[0], CONNECT_OPTIONS, otherwise)
     checks.text(namespace, "namespace", checks.MAX_LABEL, shortest=0)
-    return find(url, namespace), {key: value for key, value in timing.items() if value is not None}
+    return find_store(url, namespace), {key: value for key, value in timing.items() if value is not None}
 
 
 def given_or_default(url: object) -> object:
@@ -67,7 +67,7 @@ def given_or_default(url: object) -> object:
     if url is None:
         url = os.environ.get(ENVIRONMENT)
         if not url:
-            from .sqlite.store import default_url
+            from .sqlite.file import default_url
 
             url = default_url()
     return url
@@ -115,8 +115,8 @@ def _parts(url: str) -> tuple[str, str, str]:
     return authority, slash + path, query
 
 
-def find(url: object, namespace: str) -> Opened:
-    """The store of a URL or of a client."""
+def find_store(url: object, namespace: str) -> Opened:
+    """Open the store that a URL's scheme names, or that a client of the user's belongs to."""
     url = given_or_default(url)
     if not isinstance(url, str):
         package = _package(url)

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 from ..contract.habits import OfTasks
 from ..core import keeper, release
-from ..core.claim import HANDED_OVER, RELEASED
-from ..core.lease import BaseLease, enter, leave, own_state_of
+from ..core.claim import RELEASED
+from ..core.lease import BaseLease, enter, leave, loss_in_block, own_state_of, raise_if_lost
 from ..core.state import BaseState
 from ..core.timing import Duration
-from ..errors import LeaseLost, StoreError
+from ..errors import StoreError
 from ..kinds import handover
 from .runner import TaskRegistry
 
@@ -26,7 +26,8 @@ from .runner import TaskRegistry
 class Lease(OfTasks, BaseLease):
     """One holding of a name. A context manager: the end of the block releases it.
 
-    It ends with its block, with :meth:`release`, or when it is lost.
+    It ends with its block, with :meth:`release`, or when it is lost. A loss cancels the task that entered the block,
+    and LeaseLost comes out of it; see ``on_lost`` of :meth:`Locks.lock`.
 
     Whether it can be trusted is computed from the clock at the moment of the question. ::
 
@@ -74,7 +75,7 @@ class Lease(OfTasks, BaseLease):
             done = True
             return reader
         finally:
-            release.after_downgrade(self._core, writer, caller, done)
+            release.after_replacing(self._core, writer, caller, done)
 
     async def in_transaction(self, connection: Any) -> int:
         from ..stores import callers
@@ -84,21 +85,17 @@ class Lease(OfTasks, BaseLease):
 
     async def __aenter__(self) -> Self:
         enter(self)
-        if self._state.spec.on_lost == "cancel":
-            self._body = asyncio.current_task()
-            assert self._body is not None
-            self._cancelling = self._body.cancelling()
-            if self.lost_reason is not None:  # lost already: the body has not begun, so there is nothing to cancel
-                await self.__aexit__(None, None, None)
+        if loss_in_block(self) is not None:  # lost already: the body must not begin
+            await self.__aexit__(None, None, None)
+        if self._state.spec.at_loss == "cancel" and (body := asyncio.current_task()) is not None:
+            self._body, self._cancelling = body, body.cancelling()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         leave(self)
-        body, self._body = self._body, None
-        # As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins.
-        ours = body is not None and self._cancelled and body.uncancel() <= self._cancelling
+        ours = self._end_cancellation()
         try:
             if self._state.offered:
                 release.leave_to_heir(self._core, own_state_of(self))
@@ -106,13 +103,19 @@ class Lease(OfTasks, BaseLease):
                 await self.release()
         except StoreError:
             pass  # reported as an event and in the log; the keeper retries, and the lease expires at the latest
-        reason = self.lost_reason
-        if reason is None or (reason == HANDED_OVER and not ours):
-            return
-        if ours and kind is not None and issubclass(kind, asyncio.CancelledError):
-            raise LeaseLost(self.name, reason) from error
-        if kind is None and self._state.spec.on_lost in ("raise", "cancel"):
-            raise LeaseLost(self.name, reason)
+        if ours and isinstance(error, asyncio.CancelledError) and (lost := loss_in_block(self)) is not None:
+            raise lost from error
+        raise_if_lost(self, error)
+
+    def _end_cancellation(self) -> bool:
+        """No loss cancels the body from now on. Takes back a cancellation that one did; True if it was the only one.
+
+        As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins. A block that ends in
+        another task than it began in has nothing to take back: the cancellation was that task's."""
+        body, self._body = self._body, None
+        if body is None or not self._cancelled or body is not asyncio.current_task():
+            return False
+        return body.cancelling() <= self._cancelling or body.uncancel() <= self._cancelling
 
     def _announce(self) -> None:
         self._core.in_loop(self._announce_in_loop)
@@ -128,9 +131,11 @@ class Lease(OfTasks, BaseLease):
         self._call(self._callbacks)
 
     def _cancel_body(self) -> None:
-        if self._body is not None and not self._cancelled:
-            self._cancelled = True
-            self._body.cancel(f"lease {self.name!r} is lost: {self.lost_reason}")
+        """Cancel the task that has entered the block, unless it is the one that closes the ``Locks``: that goes on, and
+        the block ends with LeaseLost."""
+        body, lost = self._body, loss_in_block(self)
+        if body is not None and lost is not None and not self._cancelled and body not in self._core.closers:
+            self._cancelled = body.cancel(str(lost))
 
     def _call(self, callbacks: list[Callable[..., object]]) -> None:
         for callback in callbacks:

@@ -1,19 +1,20 @@
-"""``Lock``, for asyncio: as an ``async with`` block, a decorator, or by ``await acquire()``. The docstrings are in
-``contract/lock.py``."""
+"""``Lock``, for asyncio: as an ``async with`` block, a decorator, or by ``await acquire()``; and ``SkippingLock``. The
+docstrings are in ``contract/lock.py``."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import sys
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 from ..contract import habits
 from ..contract.habits import OfTasks, explained
-from ..contract.lock import LockContract
+from ..contract.lock import LockContract, SkippingLockContract
 from ..core import checks
+from ..core.call_names import Args, Kwargs, call_names
 from ..core.lease import pop_block
 from ..core.options import CommonOptions, Spec
 from ..core.timing import Duration
@@ -30,6 +31,9 @@ else:
 
 AF = TypeVar("AF", bound=Callable[..., Coroutine[Any, Any, Any]])
 L = TypeVar("L", bound="Lease", covariant=True)
+P = ParamSpec("P")
+T = TypeVar("T")
+K = TypeVar("K", bound="Lock")
 
 
 OnLost: TypeAlias = Literal["cancel", "raise", "log"] | Callable[[Lease], object]
@@ -49,14 +53,15 @@ class Lock(OfTasks, LockContract):
         async with locks.lock("invoice:42") as lease:
             lease.check()
 
-        @locks.lock("nightly", timeout=5)
-        async def report():
+        @locks.lock("report:{customer}", timeout=5)
+        async def report(customer):
             aio.current().check()
     """
 
     def __init__(self, core: TaskRegistry, spec: Spec, locks: object) -> None:
         self._core = core
         self._spec = spec
+        self._specs = [spec]
         self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
         self._open: dict[asyncio.Task[Any] | None, list[Lease]] = {}
 
@@ -70,12 +75,15 @@ class Lock(OfTasks, LockContract):
 
     @explained
     def try_acquire(self, timeout: Duration = 0) -> Coroutine[Any, Any, Lease | None]:
-        return self._or_none(self._take(timeout))
+        return self._take_or_skip(self._take(timeout), None)
 
-    async def _or_none(self, taking: Coroutine[Any, Any, Lease]) -> Lease | None:
+    async def _take_or_skip(self, taking: Coroutine[Any, Any, Lease], skipped: str | None) -> Lease | None:
+        """The lease, or None if the name is busy. ``skipped``: what is left out then, for the log."""
         try:
             return await taking
-        except AcquireTimeout:
+        except AcquireTimeout as error:
+            if skipped is not None:
+                self._core.tell("skipped", self.name, None, f"{error}; {skipped} was not called")
             return None
         except StoreUnavailable as error:
             if self._spec.skip_unavailable:
@@ -84,6 +92,7 @@ class Lock(OfTasks, LockContract):
             raise
 
     async def locked(self) -> bool:
+        self._spec.check_named()
         return self._spec.is_taken(await self._core.call(self._core.store.inspect(self.name)))
 
     def _take(self, timeout: Duration | None) -> Coroutine[Any, Any, Lease]:
@@ -93,6 +102,7 @@ class Lock(OfTasks, LockContract):
         from ..stores import callers
         from ..stores.sql import transaction
 
+        self._spec.check_named()
         return await callers.run_async(self._core, connection, transaction.holding(self._core, self._spec))
 
     async def __aenter__(self) -> Lease:
@@ -110,19 +120,100 @@ class Lock(OfTasks, LockContract):
         await pop_block(self._open, asyncio.current_task(), self.name).__aexit__(kind, error, trace)
 
     def __call__(self, function: AF) -> AF:
-        """Decorate an async ``function``: each call acquires the lease, and releases it at the end."""
-        if not iscoroutinefunction(function):
-            checks.decorated(function, tasks=True)
+        """Decorate an async ``function``: each call acquires the lease, and releases it at the end.
+
+        A ``{field}`` of the lock's name is an argument of the call."""
+        _check_async(function)
+        lock_of = self._lock_of_calls(function)
 
         @functools.wraps(function)
         async def call(*args: Any, **kwargs: Any) -> Any:
-            async with self.acquire():
+            async with lock_of(args, kwargs).acquire():
                 return await function(*args, **kwargs)
 
         return call  # type: ignore[return-value]
 
+    def _lock_of_calls(self, function: Callable[..., Any]) -> Callable[[Args, Kwargs], Lock]:
+        """What returns the lock of a call of ``function``: this one, unless its name depends on the arguments."""
+        names = call_names(function, self._specs)
+        return (lambda args, kwargs: self) if names is None else lambda args, kwargs: self._named(names(args, kwargs))
+
+    def _named(self, names: Sequence[str]) -> Lock:
+        """The same lock with another name, or other names."""
+        return Lock(self._core, self._spec._replace(name=names[0], name_of=None), self._locks)
+
     def __repr__(self) -> str:
         return f"<leasehold.aio.Lock {self.name!r}>"
+
+
+def _check_async(function: Callable[..., Any]) -> None:
+    if not iscoroutinefunction(function):
+        checks.decorated(function, tasks=True)
+
+
+class SkippingLock(OfTasks, SkippingLockContract):
+    """A lock with ``if_busy="skip"``: a decorated call returns None while another holder has the name. ::
+
+    @locks.lock("nightly", if_busy="skip")
+    async def report():
+        aio.current().check()
+    """
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+
+    @property
+    def name(self) -> str:
+        return self._lock.name
+
+    def try_acquire(self, timeout: Duration = 0) -> Coroutine[Any, Any, Lease | None]:
+        return self._lock.try_acquire(timeout)
+
+    async def locked(self) -> bool:
+        return await self._lock.locked()
+
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T | None]]:
+        """Decorate an async ``function``: a call acquires the lease, or returns None if another holder has the name."""
+        _check_async(function)
+        lock_of, called = self._lock._lock_of_calls(function), checks.called(function)
+
+        @functools.wraps(function)
+        async def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+            lock = lock_of(args, kwargs)
+            lease = await lock._take_or_skip(lock._take(self._lock._spec.timeout), called)
+            if lease is None:
+                return None
+            async with lease:
+                del lease  # the block alone keeps it, as in ``Lock``
+                return await function(*args, **kwargs)
+
+        return call
+
+    if not TYPE_CHECKING:  # a type checker reports their use
+
+        def acquire(self, timeout: Duration | None = None) -> NoReturn:
+            """Not supported: raises TypeError. Use :meth:`try_acquire`, or a lock without if_busy="skip".
+
+            Args:
+                timeout: not used. Default: None.
+
+            Raises:
+                TypeError: always.
+            """
+            raise checks.only_skips(self.name)
+
+        async def __aenter__(self) -> NoReturn:
+            raise checks.only_skips(self.name)
+
+        async def __aexit__(self, *exc: object) -> None: ...
+
+    def __repr__(self) -> str:
+        return f"<leasehold.aio.SkippingLock {self.name!r}>"
+
+
+def skipping(lock: K) -> K | SkippingLock:
+    """The lock, as its ``if_busy`` asks for it."""
+    return SkippingLock(lock) if lock._spec.if_busy == "skip" else lock
 
 
 class Acquiring(OfTasks, Coroutine[Any, Any, L]):

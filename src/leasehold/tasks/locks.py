@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, Unpack, overload
 
 from ..contract.habits import OfTasks, explained
 from ..contract.locks import LocksContract
 from ..core import checks, listing
 from ..core.drain import drain
-from ..core.options import Backoff, ConnectOptions, KindOptions, OnUnavailable
+from ..core.options import Backoff, ConnectOptions, IfBusy, KindOptions, LockName, OnUnavailable
 from ..core.protocol import Holding
 from ..core.timing import Duration, Preset, PresetFields
 from ..kinds import handover
@@ -21,13 +21,13 @@ from ..kinds.group.membership import make_spec
 from ..kinds.group.tasks import Group
 from ..kinds.joint.reentrant import Holds
 from ..kinds.joint.tasks import AllOf, RLock
-from ..kinds.once.outcomes import make_policy
+from ..kinds.once.outcomes import KEEP, make_policy
 from ..kinds.once.tasks import Once
 from ..kinds.rwlock.tasks import RWLock
 from ..model import Counters, Event, LeaseInfo, LockMetrics
 from ..stores.urls import resolve
 from .lease import Lease
-from .lock import Acquiring, Lock, LockOptions, OnLost
+from .lock import Acquiring, Lock, LockOptions, OnLost, SkippingLock, skipping
 from .runner import TaskRegistry
 
 
@@ -88,10 +88,18 @@ class Locks(OfTasks, LocksContract):
     def namespace(self) -> str:
         return self._core.namespace
 
+    @overload
+    def lock(
+        self, name: LockName, *, if_busy: Literal["wait", "raise"] = ..., **options: Unpack[LockOptions]
+    ) -> Lock: ...
+
+    @overload
+    def lock(self, name: LockName, *, if_busy: Literal["skip"], **options: Unpack[LockOptions]) -> SkippingLock: ...
+
     @explained
     def lock(
         self,
-        name: str,
+        name: LockName,
         *,
         ttl: Duration | None = None,
         timeout: Duration | None = None,
@@ -103,13 +111,14 @@ class Locks(OfTasks, LocksContract):
         min_hold: Duration | None = None,
         beat_every: Duration | None = None,
         on_lost: OnLost | None = None,
+        if_busy: IfBusy = "wait",
         on_unavailable: OnUnavailable = "raise",
         fair: bool | None = None,
         poll: tuple[Duration, Duration] | None = None,
         backoff: Backoff | None = None,
         drift: Duration | None = None,
         max_renew_failures: int | None = None,
-    ) -> Lock:
+    ) -> Lock | SkippingLock:
         spec = self._core.spec(
             name,
             ttl=ttl,
@@ -122,6 +131,7 @@ class Locks(OfTasks, LocksContract):
             min_hold=min_hold,
             beat_every=beat_every,
             on_lost=on_lost,
+            if_busy=if_busy,
             on_unavailable=on_unavailable,
             fair=fair,
             poll=poll,
@@ -129,24 +139,35 @@ class Locks(OfTasks, LocksContract):
             drift=drift,
             max_renew_failures=max_renew_failures,
         )
-        return Lock(self._core, spec, self)
+        return skipping(Lock(self._core, spec, self))
 
     def once(
         self,
         name: str,
         *,
-        version: str | int = 1,
+        version: str | int | None = None,
+        per: Duration | None = None,
         wait: bool = True,
         retries: int = 0,
         retry_by: Literal["any", "same"] = "any",
+        keep: int = KEEP,
+        check: bool = True,
         **options: Unpack[KindOptions],
     ) -> Once:
         spec = self._core.kind_spec(name, "once", options, on_lost="cancel")
-        return Once(self._core, spec, make_policy(self._core, version, wait, retries, retry_by), self)
+        policy = make_policy(self._core, spec, version, per, wait, retries, retry_by, keep, check)
+        return Once(self._core, spec, policy, self)
 
-    def election(self, name: str, *, stop_before: Duration | None = None, **options: Unpack[KindOptions]) -> Election:
+    def election(
+        self,
+        name: str,
+        *,
+        stop_before: Duration | None = None,
+        on_error: Literal["log", "raise"] = "log",
+        **options: Unpack[KindOptions],
+    ) -> Election:
         spec = self._core.kind_spec(name, "election", options)
-        return Election(self._core, spec, stopping_before(spec, stop_before), self)
+        return Election(self._core, spec, stopping_before(spec, stop_before), on_error, self)
 
     def group(
         self,
@@ -159,17 +180,49 @@ class Locks(OfTasks, LocksContract):
     ) -> Group:
         return Group(self._core, *make_spec(self._core, name, heartbeat, misses, kind, look), self)
 
-    def semaphore(self, name: str, *, limit: int, **options: Unpack[LockOptions]) -> Lock:
-        return Lock(self._core, self._core.semaphore_spec(name, limit, options), self)
+    @overload
+    def semaphore(
+        self, name: LockName, *, limit: int, if_busy: Literal["wait", "raise"] = ..., **options: Unpack[LockOptions]
+    ) -> Lock: ...
 
-    def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLock:
+    @overload
+    def semaphore(
+        self, name: LockName, *, limit: int, if_busy: Literal["skip"], **options: Unpack[LockOptions]
+    ) -> SkippingLock: ...
+
+    def semaphore(
+        self, name: LockName, *, limit: int, if_busy: IfBusy = "wait", **options: Unpack[LockOptions]
+    ) -> Lock | SkippingLock:
+        return skipping(Lock(self._core, self._core.semaphore_spec(name, limit, options, if_busy), self))
+
+    def rwlock(self, name: LockName, **options: Unpack[LockOptions]) -> RWLock:
         return RWLock(self._core, name, options, self)
 
-    def rlock(self, name: str, **options: Unpack[LockOptions]) -> Lock:
-        return RLock(self._core, self._core.lock_spec("rlock", name, options), self._holds, self)
+    @overload
+    def rlock(
+        self, name: LockName, *, if_busy: Literal["wait", "raise"] = ..., **options: Unpack[LockOptions]
+    ) -> RLock: ...
 
-    def all_of(self, *names: str, **options: Unpack[LockOptions]) -> AllOf:
-        return AllOf(self._core, self._core.all_specs(names, options), self)
+    @overload
+    def rlock(self, name: LockName, *, if_busy: Literal["skip"], **options: Unpack[LockOptions]) -> SkippingLock: ...
+
+    def rlock(
+        self, name: LockName, *, if_busy: IfBusy = "wait", **options: Unpack[LockOptions]
+    ) -> RLock | SkippingLock:
+        return skipping(RLock(self._core, self._core.lock_spec("rlock", name, options, if_busy), self._holds, self))
+
+    @overload
+    def all_of(
+        self, *names: LockName, if_busy: Literal["wait", "raise"] = ..., **options: Unpack[LockOptions]
+    ) -> AllOf: ...
+
+    @overload
+    def all_of(self, *names: LockName, if_busy: Literal["skip"], **options: Unpack[LockOptions]) -> SkippingLock: ...
+
+    def all_of(
+        self, *names: LockName, if_busy: IfBusy = "wait", **options: Unpack[LockOptions]
+    ) -> AllOf | SkippingLock:
+        return skipping(AllOf(self._core, self._core.all_specs(names, options, if_busy), self))
 
     def accept(self, text: str, **options: Unpack[LockOptions]) -> Acquiring[Lease]:
         spec = handover.heir_spec(self._core, text, options)

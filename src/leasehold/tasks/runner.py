@@ -6,6 +6,7 @@ import asyncio
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
@@ -69,7 +70,7 @@ class TaskRegistry(Registry):
         self.loop_thread = 0
         self.bell: TaskBell | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.closers: set[asyncio.Task[Any]] = set()  # callbacks that wait for ``close``
+        self.closers: set[asyncio.Task[Any]] = set()  # tasks and callbacks that wait for ``close``
         self.queues: dict[int, ListenerQueue] = {}  # by the id of the listener
         self.closing: asyncio.Future[None] | None = None
 
@@ -89,6 +90,18 @@ class TaskRegistry(Registry):
             self.loop, self.loop_thread = loop, threading.get_ident()
             self.bell = TaskBell(loop)
         return loop
+
+    caller = "task"
+
+    def me(self) -> weakref.ref[asyncio.Task[Any]] | None:
+        task = asyncio.current_task()
+        return None if task is None else weakref.ref(task)
+
+    def is_alone(self, begins: bool) -> bool:
+        # A loop may have very many tasks: they are not counted when a wait begins, nor when others wait as well.
+        if begins or len(self.asking) > 1 or threading.get_ident() != self.loop_thread:
+            return False
+        return asyncio.all_tasks() <= {asyncio.current_task(), *self.tasks}
 
     def new_bell(self) -> TaskBell:
         return TaskBell(self.bind())
@@ -267,9 +280,12 @@ class TaskRegistry(Registry):
 
     async def close(self, limit: float = timing.CALL_LIMIT) -> None:
         self.bind()
-        if (callback := _callback.get()) is not None:
-            self.closers.add(callback)
-        await asyncio.shield(self._begin_close(limit))  # a caller that is cancelled does not stop it
+        closers = {task for task in (_callback.get(), asyncio.current_task()) if task is not None} - self.closers
+        self.closers |= closers
+        try:
+            await asyncio.shield(self._begin_close(limit))  # a caller that is cancelled does not stop it
+        finally:
+            self.closers -= closers
 
     def _begin_close(self, limit: float) -> asyncio.Future[None]:
         if self.closing is None:

@@ -212,6 +212,9 @@ class Named(Store):
     def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
         return (yield from self.faults.cut_off("write_note", self.inner.write_note(name, attempt, token, text)))
 
+    def read_clock(self, name: str) -> Steps[int | None]:
+        return (yield from self.faults.cut_off("read_clock", self.inner.read_clock(name)))
+
     def tidy(self) -> Steps[None]:
         return (yield from self.faults.cut_off("tidy", self.inner.tidy()))
 

@@ -213,8 +213,8 @@ class Once:
         self.api = api
         self.real = real
 
-    def run(self, function: Callable[[], Any], timeout: float | None = None) -> Any:
-        return self.api.call(self.real.run, function, timeout)
+    def run(self, function: Callable[[], Any], timeout: float | None = None, check: bool | None = None) -> Any:
+        return self.api.call(self.real.run, function, timeout, check=check)
 
     def start(self, function: Callable[[], Any]) -> Job:
         """Run in the background; if ``function`` returns a future of this handle, the loop is not blocked."""
@@ -223,8 +223,12 @@ class Once:
     def outcome(self) -> Any:
         return self.api.call(self.real.outcome)
 
-    def forget(self, every_version: bool = False) -> bool:
-        return bool(self.api.call(self.real.forget, every_version))
+    def history(self) -> list[Any]:
+        found: list[Any] = self.api.call(self.real.history)
+        return found
+
+    def forget(self, version: str | int | None = None, every_version: bool = False) -> bool:
+        return bool(self.api.call(self.real.forget, version, every_version=every_version))
 
 
 class Group:
@@ -234,9 +238,14 @@ class Group:
         self.api = api
         self.real = real
         self.seen: list[tuple[str, str]] = []
+        self.take_back: dict[str, Callable[[], None]] = {}
+        """By happening, what ends its callback."""
 
-    def join(self, data: Any = None) -> Lease:
-        return Lease(self.api, self.api.call(self.real.join, data))
+    def join(self, data: Any = None, **options: Any) -> Lease:
+        return Lease(self.api, self.api.call(self.real.join, data, **options))
+
+    def update(self, data: Any) -> None:
+        self.api.call(self.real.update, data)
 
     def leave(self) -> None:
         self.api.call(self.real.leave)
@@ -252,8 +261,8 @@ class Group:
         return found
 
     def watch(self) -> None:
-        for what in ("joined", "left", "failed"):
-            self.api.call(getattr(self.real, f"on_{what}"), functools.partial(self._note, what))
+        for what in ("joined", "left", "failed", "updated"):
+            self.take_back[what] = self.api.call(getattr(self.real, f"on_{what}"), functools.partial(self._note, what))
 
     def _note(self, what: str, member: Any) -> None:
         self.seen.append((what, member.owner))

@@ -10,11 +10,10 @@ from typing import Any, Self
 
 from ..contract.habits import OfThreads
 from ..core import clock, keeper, release
-from ..core.claim import HANDED_OVER
-from ..core.lease import BaseLease, enter, leave, own_state_of
+from ..core.lease import BaseLease, enter, leave, loss_in_block, own_state_of, raise_if_lost
 from ..core.log import ERROR, log
 from ..core.timing import Duration
-from ..errors import LeaseLost, StoreError
+from ..errors import StoreError
 from ..kinds import handover
 from ..runtime.thread_start import aside
 from ..runtime.timer import NAP
@@ -25,7 +24,8 @@ from .runner import ThreadRegistry
 class Lease(OfThreads, BaseLease):
     """One holding of a name. A context manager: the end of the block releases it.
 
-    Any thread can use it. It ends with its block, with :meth:`release`, or when it is lost.
+    Any thread can use it. It ends with its block, with :meth:`release`, or when it is lost. A block whose lease was
+    lost ends with LeaseLost; see ``on_lost`` of :meth:`Locks.lock`.
 
     Whether it can be trusted is computed from the clock at the moment of the question. ::
 
@@ -70,7 +70,7 @@ class Lease(OfThreads, BaseLease):
             done = True
             return reader
         finally:
-            release.after_downgrade(self._core, writer, caller, done)
+            release.after_replacing(self._core, writer, caller, done)
 
     def in_transaction(self, connection: Any) -> int:
         from ..stores import callers
@@ -80,6 +80,8 @@ class Lease(OfThreads, BaseLease):
 
     def __enter__(self) -> Self:
         enter(self)
+        if loss_in_block(self) is not None:  # lost already: the body must not begin
+            self.__exit__(None, None, None)
         return self
 
     def __exit__(
@@ -93,9 +95,7 @@ class Lease(OfThreads, BaseLease):
                 self.release()
         except StoreError:
             pass  # reported as an event and in the log; the keeper retries, and the lease expires at the latest
-        reason = self.lost_reason
-        if reason is not None and reason != HANDED_OVER and kind is None and self._state.spec.on_lost == "raise":
-            raise LeaseLost(self.name, reason)
+        raise_if_lost(self, error)
 
     def _wake(self) -> None:
         event = self._lost() if self._lost is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from ..core.options import Spec
 from ..core.protocol import Ask, Store, ThreadDriver
 from ..core.registry import Registry
 from ..model import Event
-from ..runtime.thread_start import Life, aside, start_thread
+from ..runtime.thread_start import Life, aside, runs_users_code, start_thread
 from ..runtime.wakeups import ThreadBell
 from .cancel import Cancel, ThreadCall
 
@@ -53,6 +54,15 @@ class ThreadRegistry(Registry):
         self.closing = threading.RLock()
         self.keeper: Life | None = None
         self.events: Any = None
+
+    caller = "thread"
+
+    def me(self) -> weakref.ref[threading.Thread]:
+        return weakref.ref(threading.current_thread())
+
+    def is_alone(self, begins: bool) -> bool:
+        me = threading.current_thread()
+        return not any(each is not me and runs_users_code(each) for each in threading.enumerate())
 
     def new_bell(self) -> ThreadBell:
         return ThreadBell()

@@ -80,6 +80,9 @@ def other_kinds(locks: leasehold.Locks) -> None:
     locks.once("a", version=1.5)  # wrong
     locks.once("a", retries="3")  # wrong
     locks.once("a").run(5)  # wrong
+    locks.once("a", per=[1])  # wrong
+    locks.once("a", check="no")  # wrong
+    locks.once("a").run(lambda: 5).result.upper()  # wrong
     locks.once("a").run(lambda number: number)  # wrong
     locks.election("a", stop_befor=3)  # wrong
     locks.election("a", max_hold=3)  # wrong
@@ -167,3 +170,40 @@ async def not_awaited(locks: aio.Locks) -> None:
     print(locks.lock("a").acquire().token)  # wrong
     locks.break_lease("a")  # wrong
     print(locks.group("a").members()[0].id)  # wrong
+
+
+# Decorators.
+
+
+def decorating(locks: leasehold.Locks) -> None:
+    locks.lock("a", if_busy="skipp")  # wrong
+    locks.semaphore("a", limit=2, if_busy="skipp")  # wrong
+    locks.rwlock("a", if_busy="skip")  # wrong
+    locks.accept("text", if_busy="skip")  # wrong
+    locks.once("a", if_busy="skip")  # wrong
+    locks.lock(lambda customer: 5)  # wrong
+    locks.lock("a", if_busy="skip").acquire()  # wrong
+    with locks.lock("a", if_busy="skip"):  # wrong
+        pass
+    with locks.all_of("a", "b", if_busy="skip"):  # wrong
+        pass
+
+    @locks.lock("a", if_busy="skip")
+    def pages() -> int:
+        return 5
+
+    print(pages() + 1)  # wrong
+
+
+async def decorating_tasks(locks: aio.Locks) -> None:
+    locks.lock("a", if_busy="skipp")  # wrong
+    locks.rwlock("a").read(if_busy="skipp")  # wrong
+    await locks.lock("a", if_busy="skip").acquire()  # wrong
+    async with locks.rlock("a", if_busy="skip"):  # wrong
+        pass
+
+    @locks.lock("a", if_busy="skip")
+    async def pages() -> int:
+        return 5
+
+    print(await pages() + 1)  # wrong

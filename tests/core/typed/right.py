@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import leasehold
 from leasehold import aio
@@ -95,6 +95,9 @@ def lead(term: leasehold.Term) -> int:
 def other_kinds(locks: leasehold.Locks) -> int | None:
     locks.rwlock("a", ttl=5).read(timeout="1m")
     locks.once("a", version="v1", retry_by="same", ttl="1m")
+    outcome: leasehold.Outcome[int] = locks.once("a", per="hour", keep=5).run(lambda: 5, check=False)
+    outcome.result.bit_length()
+    locks.once("a", per=timedelta(minutes=5), check=False).history()[-1].check()
     locks.accept("text", ttl="1m").renew("2m")
     locks.drain(grace="5m")
     return locks.election("a", stop_before="2s").run(lead)
@@ -146,9 +149,55 @@ async def other_kinds_of_tasks(locks: aio.Locks, **options: Unpack[aio.LockOptio
     async def report(pages: int) -> int:
         return pages
 
+    outcome: aio.Outcome[int] = await locks.once("a", per="1h").run(functools.partial(report, 5))
+    plain: aio.Outcome[str] = await locks.once("a").run(lambda: "x", check=False)
+    print(outcome.result + 1, plain.result.upper(), [each.ok for each in await locks.once("a").history()])
+
     (await locks.lock("a").acquire()).on_lost(lost_task)
     led: int | None = await locks.election("a").run(lead_task)
     async for info in locks.leases():
         print(info.name, led, await report(3))
     async with await locks.group("g", heartbeat="5s").join({"port": 80}):
         return await locks.group("g").owner_of("x")
+
+
+# Decorators.
+
+
+def customer_name(customer: str, pages: int) -> str:
+    return f"customer:{customer}"
+
+
+def decorating(locks: leasehold.Locks, either: Literal["wait", "skip"]) -> int:
+    @locks.lock(customer_name, if_busy="raise", on_lost="log")
+    def sync(customer: str, pages: int) -> int:
+        return pages
+
+    @locks.lock("nightly:{pages}", if_busy="skip")
+    def report(pages: int) -> int:
+        return pages
+
+    @locks.all_of("a:{pages}", "b", if_busy="skip")
+    def both(pages: int) -> int:
+        return pages
+
+    made: int | None = report(3)
+    skipping: leasehold.SkippingLock = locks.rwlock("a").write(if_busy="skip")
+    lease = skipping.try_acquire(timeout="1s")
+    name: str = locks.rlock("a", if_busy=either).name
+    if made is None or both(3) is None or lease is None:
+        return sync(name, pages=3)
+    return made
+
+
+async def decorating_tasks(locks: aio.Locks) -> int:
+    @locks.semaphore("nightly:{pages}", limit=3, if_busy="skip")
+    async def report(pages: int) -> int:
+        return pages
+
+    @locks.lock(customer_name)
+    async def sync(customer: str, pages: int) -> int:
+        return pages
+
+    made: int | None = await report(3)
+    return await sync("x", 3) if made is None else made

@@ -2,6 +2,8 @@
 
 A term is a lease. A term is *over* before its lease expires: if it could not be renewed, its callback is notified to
 stop ``stop_before`` seconds before the deadline, so that it has stopped when another candidate can lead.
+
+A callback that raises an error ends its term, not the candidacy: the candidate backs off and campaigns again.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ RESIGNED = "the leader has resigned"
 DRAINED = "its Locks is being drained"
 INTERVAL = 1.0
 """How often an observer reads the leader. Also the longest sleep of a watch: deadlines count suspended time."""
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""How long a candidate whose callback failed waits before it campaigns again. Doubled from failure to failure."""
 
 
 def stopping_before(spec: Spec, stop_before: Duration | None) -> float:
@@ -46,6 +50,8 @@ class BaseTerm:
         self._state = own_state_of(lease)
         self.over: str | None = None
         self.finished = False
+        self.failed: BaseException | None = None
+        """The error that the callback has raised, if the candidacy outlives it."""
         self._seen_over = False
         self._before = stop_before
         self._bell = bell
@@ -119,11 +125,14 @@ class BaseElection(ElectionContract):
 
     _core: Registry
 
-    def __init__(self, core: Registry, spec: Spec, stop_before: float, locks: object) -> None:
+    def __init__(self, core: Registry, spec: Spec, stop_before: float, on_error: str, locks: object) -> None:
+        if on_error not in ("log", "raise"):
+            raise ValueError(f'on_error must be "log" or "raise", not {on_error!r}')
         self._core = core
         self._spec = spec
         self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
         self._before = stop_before
+        self._on_error = on_error
         self._reset()
 
     def _reset(self) -> None:
@@ -131,6 +140,7 @@ class BaseElection(ElectionContract):
         self._born = self._core.generation
         self._term: BaseTerm | None = None
         self._running = False
+        self._pause = FIRST_PAUSE
 
     def _reset_if_forked(self) -> None:
         """Reset the state in a forked child: the candidacy belongs to the parent process."""
@@ -148,6 +158,7 @@ class BaseElection(ElectionContract):
                     f"this candidate of election {self.name!r} is running already: create another one with election()"
                 )
             self._running = True
+        self._pause = FIRST_PAUSE
         self._core.on_drain.append(self._drained)
         return self._born
 
@@ -170,12 +181,12 @@ class BaseElection(ElectionContract):
 
     @property
     def healthy(self) -> bool:
-        """False while this candidate leads but cannot renew its term, or its callback still runs after the term. For
-        health probes; no I/O."""
+        """False when this candidate does not run, and while it leads but cannot renew its term, or its callback still
+        runs after the term. For health probes; no I/O."""
         self._reset_if_forked()
         term = self._term
         if term is None or term.finished:
-            return True
+            return self._running
         renewed, every = term._state.sent, term._state.spec.timing.renew_every
         return term.lease.valid and self._core.now() < renewed + 1.5 * every
 
@@ -183,6 +194,36 @@ class BaseElection(ElectionContract):
         """End the term if this candidate leads: the callback is notified to stop, and ``run`` waits again, behind the
         other candidates. Not awaited."""
         self._end(RESIGNED)
+
+    def _outlives(self, term: BaseTerm, error: BaseException) -> bool:
+        """Whether the candidacy goes on after an error of its callback. Not in a child that the callback has forked."""
+        if isinstance(error, LeaseLost) and not term.valid:
+            return True  # how a callback stops at the end of its term
+        if self._on_error == "raise" or self._born != self._core.generation:
+            return False
+        term.failed = error
+        return True
+
+    def _back_off(self, term: BaseTerm, stopped: bool) -> Effects[None]:
+        """Log the error of the term's callback, and sleep before the next campaign. ``close`` and ``drain`` end that.
+
+        Called when the term's lease is released: log handlers may be slow."""
+        core, error, term.failed = self._core, term.failed, None
+        led = core.now() - term._state.acquired
+        pause = FIRST_PAUSE if led > LONGEST_PAUSE else self._pause
+        self._pause = min(2 * pause, LONGEST_PAUSE)
+        stopped = stopped or core.closed is not None or core.draining is not None
+        then = "the candidacy has ended" if stopped else f"this candidate campaigns again in {pause:.3g} s"
+        text, why = "the callback of election %r failed; %s: %s", f"{type(error).__name__}: {error}"
+        log(ERROR, text, self.name, then, why, exc=error, event="term_failed", name=self.name, token=term.token)
+        del error  # its traceback keeps alive what the callback has left behind: leases, for example
+        bell, key, ends = core.new_bell(), f"candidate {id(self)}", core.now() + pause
+        core.asking[key] = bell  # close and drain ring what is in there
+        try:
+            while core.closed is None and core.draining is None and (left := ends - core.now()) > 0:
+                yield Wait(bell, left)
+        finally:
+            core.asking.pop(key, None)
 
     def _drained(self) -> None:
         self._end(DRAINED)

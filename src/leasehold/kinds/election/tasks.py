@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -30,7 +31,7 @@ class Term(BaseTerm):
 
     def __init__(self, lease: Lease, stop_before: float) -> None:
         self.stopping = asyncio.Event()
-        self._body: asyncio.Task[Any] | None = None
+        self._body: asyncio.Future[Any] | None = None
         super().__init__(lease, stop_before, registry_of(lease).new_bell())
 
     def _stop(self, reason: str) -> None:
@@ -60,7 +61,8 @@ class Election(BaseElection):
 
     def _reset(self) -> None:
         super()._reset()
-        self._standing: asyncio.Future[Lease] | None = None
+        self._standing: asyncio.Future[Any] | None = None
+        """What stop() cancels: the campaign, or the pause before the next one."""
         self._stopped = False
 
     async def run(self, callback: Callable[[Term], Coroutine[Any, Any, T]]) -> T | None:
@@ -70,7 +72,9 @@ class Election(BaseElection):
             while self._in_same_process(generation) and (lease := await self._campaign()) is not None:
                 term = Term(lease, self._before)
                 result = await self._lead(term, callback)
-                if term.over is None:
+                if term.failed is not None:
+                    await self._rest(term)
+                elif term.over is None:
                     return result
             return None
         finally:
@@ -80,7 +84,8 @@ class Election(BaseElection):
 
     async def _campaign(self) -> Lease | None:
         while not self._stopped:
-            standing = self._standing = asyncio.ensure_future(self._core.acquire(Lease, self._spec, None))
+            standing = asyncio.ensure_future(self._core.acquire(Lease, self._spec, None))
+            self._standing = standing
             try:
                 await asyncio.wait({standing})
             except asyncio.CancelledError:
@@ -110,13 +115,26 @@ class Election(BaseElection):
                 if self._stopped or self._core.draining is not None:
                     term.end("the candidate was stopped")
                     return None
-                body: asyncio.Task[T] = asyncio.ensure_future(callback(term))
-                term._body = body
-                self._core.spawn(self._core.drive(watch(self._core, term)))
                 try:
-                    return await body
+                    work = callback(term)
+                    if inspect.isawaitable(work):
+                        body: asyncio.Future[T] = asyncio.ensure_future(work)
+                        term._body = body
+                        self._core.spawn(self._core.drive(watch(self._core, term)))
+                        return await body
+                except Exception as error:
+                    if task.cancelling() > cancelling or not self._outlives(term, error):
+                        raise
+                    return None
+                except asyncio.CancelledError as error:
+                    # Neither the candidate was cancelled nor is the term over: what the callback awaited was.
+                    ends = term.over is not None or task.cancelling() > cancelling
+                    if ends or not self._outlives(term, error):
+                        raise
+                    return None
                 finally:
                     term.close()
+                raise TypeError(f"the callback of election returned {type(work).__name__}: it must be async")
         except (LeaseLost, asyncio.CancelledError):
             # A cancellation from outside also cancels the callback's task. It wins over the end of the term.
             if term.over is None or task.cancelling() > cancelling:
@@ -124,6 +142,14 @@ class Election(BaseElection):
             return None
         finally:
             self._term = None
+
+    async def _rest(self, term: Term) -> None:
+        resting = self._standing = asyncio.ensure_future(self._core.drive(self._back_off(term, self._stopped)))
+        try:
+            await asyncio.wait({resting})
+        finally:
+            self._standing = None
+            resting.cancel()
 
     def stop(self) -> None:
         self._reset_if_forked()

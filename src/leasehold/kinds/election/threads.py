@@ -61,7 +61,9 @@ class Election(BaseElection):
             while self._in_same_process(generation) and (lease := self._campaign()) is not None:
                 term = Term(lease, self._before)
                 result = self._lead(term, callback)
-                if term.over is None:
+                if term.failed is not None:
+                    self._rest(term)
+                elif term.over is None:
                     return result
             return None
         finally:
@@ -90,16 +92,26 @@ class Election(BaseElection):
                 start_thread("leasehold-term", self._core.drive, watch(self._core, term))
                 try:
                     result = callback(term)
-                    checks.has_run(result, "the callback of election")
-                    return result
+                except Exception as error:
+                    if not self._outlives(term, error):
+                        raise
+                    return None
                 finally:
                     term.close()
+                checks.has_run(result, "the callback of election")
+                return result
         except LeaseLost:
             if term.over is None:
                 raise
             return None
         finally:
             self._term = None
+
+    def _rest(self, term: Term) -> None:
+        try:
+            self._core.drive(self._back_off(term, self._stopped.is_set()), Cancel(self._stopped))
+        except AcquireCancelled:
+            pass  # by stop()
 
     def stop(self) -> None:
         self._reset_if_forked()

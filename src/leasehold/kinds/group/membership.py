@@ -13,18 +13,20 @@ from typing import Any, NamedTuple, TypeAlias, overload
 from ...contract.kinds import GroupContract
 from ...core import checks, timing
 from ...core.effects import Effects, Run, Wait
-from ...core.lease import BaseLease, state_of
+from ...core.lease import BaseLease, exchange, state_of
 from ...core.listing import PAGE, info
 from ...core.log import ERROR, INFO, WARNING, log
-from ...core.options import Spec
+from ...core.options import MEMBER, Spec
 from ...core.protocol import Bell, Holding
 from ...core.registry import Registry
+from ...core.release import after_replacing
+from ...core.state import LeaseState
 from ...core.timing import Duration
-from ...errors import StoreUnavailable
+from ...errors import AcquireTimeout, StoreUnavailable
 from ...model import LeaseInfo
 
 SHAPE, ROOM = "group", 1_000_000
-JOINED, LEFT, FAILED = "joined", "left", "failed"
+JOINED, LEFT, FAILED, UPDATED = "joined", "left", "failed", "updated"
 HEARTBEAT = 30.0
 LONGEST_INTERVAL = 1.0
 
@@ -48,7 +50,17 @@ class Member(NamedTuple):
 
 
 Callback: TypeAlias = Callable[[Member], object]
-Callbacks: TypeAlias = dict[str, list[Callback]]
+
+
+class Subscription:
+    """A callback, until it is taken back."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+        self.active = True
+
+
+Subscriptions: TypeAlias = dict[str, list[Subscription]]
 
 
 class Roster(Sequence[Member]):
@@ -134,6 +146,15 @@ def members(core: Registry, name: str) -> Effects[Roster]:
     return Roster(to_member(each) for each in (yield Run(core.store.inspect(name), timing.CALL_LIMIT)))
 
 
+def check_unique(core: Registry, name: str, token: int | None) -> Effects[None]:
+    """Raise AcquireTimeout if there is a member with the same owner that joined before the one with this token."""
+    core.check_open()
+    for each in (yield Run(core.store.inspect(name), timing.CALL_LIMIT)):
+        if each.owner == core.owner and (token is None or each.token < token):
+            since = f"for {each.age:.3g} s, expires in {each.expires_in:.3g} s unless it is renewed"
+            raise AcquireTimeout(f"group {name!r} has a member {core.owner!r} already, {since}", info(each))
+
+
 def leases_of(core: Registry, owner: str) -> Effects[list[LeaseInfo]]:
     """The leases of an owner, also expired ones that nobody has taken over, where the store still lists them."""
     core.check_open()
@@ -148,15 +169,15 @@ def leases_of(core: Registry, owner: str) -> Effects[list[LeaseInfo]]:
 class MemberMonitor:
     """Finds out which members have joined, left and failed, and reports each change once, in order."""
 
-    def __init__(self, core: Registry, name: str, look: float, callbacks: Callbacks) -> None:
+    def __init__(self, core: Registry, name: str, look: float, subscriptions: Subscriptions) -> None:
         self.roster: Roster | None = None
-        self.callbacks = callbacks
+        self.subscriptions = subscriptions
         self._core = core
         self._born = core.generation
         self._name = name
         self._interval = look
-        self._known: dict[int, tuple[Member, float]] = {}
-        self._introduced = 0  # how many of the on_joined callbacks have been notified of the members that were there
+        self._known: dict[str, tuple[Member, float]] = {}  # by what stays of their attempts when they are updated
+        self._introduced: set[Subscription] = set()  # those that have been notified of the members that were there
         self._read_at: float | None = None
         self._key = f"monitor {id(self)}"
         self._bell: Bell | None = None
@@ -164,9 +185,12 @@ class MemberMonitor:
         self._not_ready = False
 
     def must_stop(self) -> bool:
-        """Whether the monitor has to stop."""
+        """Whether the monitor has to stop. When nobody listens any more it ends: the next callback starts another."""
         core = self._core
-        return core.closed is not None or core.draining is not None or core.dropped
+        if not any(self.subscriptions.values()):
+            with core.mutex:
+                self._ended = self._ended or not any(self.subscriptions.values())
+        return self._ended or core.closed is not None or core.draining is not None or core.dropped
 
     def ended(self) -> bool:
         """Whether the monitor no longer runs: it has ended, or belongs to the parent process of this fork."""
@@ -177,9 +201,9 @@ class MemberMonitor:
         read_at = self._read_at  # read before the roster, since it is written after the roster
         return self.roster if read_at is not None and self._core.now() < read_at + longest else None
 
-    def changes(self) -> Effects[list[tuple[Callback, Member]]]:
+    def changes(self) -> Effects[list[tuple[Subscription, Member]]]:
         """Sleep (not the first time), then read the members once. Returns the callbacks to call, each with its member,
-        in order."""
+        in order. One that is no longer ``active`` is not to be called."""
         core, first = self._core, self._bell is None
         bell = self._bell = self._bell or core.new_bell()
         # close and drain wake all that is in ``asking``, and wait for their calls. They do not wait for callbacks.
@@ -211,30 +235,32 @@ class MemberMonitor:
         self.roster = None
         self._ended = True
 
-    def _calls(self, holdings: Iterable[Holding], asked: float, answered: float) -> list[tuple[Callback, Member]]:
+    def _calls(self, holdings: Iterable[Holding], asked: float, answered: float) -> list[tuple[Subscription, Member]]:
         """The callbacks to call. First each new on_joined callback with the members that were there already, then all
         callbacks with the changes."""
-        listening = {happened: list(callbacks) for happened, callbacks in self.callbacks.items()}
+        listening = {happened: list(subscribed) for happened, subscribed in self.subscriptions.items()}
         there = sorted(member for member, _ in self._known.values())
-        calls = [(callback, member) for callback in listening[JOINED][self._introduced :] for member in there]
-        self._introduced = len(listening[JOINED])
+        new = [each for each in listening[JOINED] if each not in self._introduced]
+        calls = [(each, member) for each in new for member in there]
+        self._introduced = set(listening[JOINED])
         for happened, member in self._compare(holdings, asked, answered):
-            calls += [(callback, member) for callback in listening[happened]]
+            calls += [(each, member) for each in listening[happened]]
         return calls
 
     def _compare(self, holdings: Iterable[Holding], asked: float, answered: float) -> Iterator[tuple[str, Member]]:
-        now = {each.token: (to_member(each), asked + each.expires_in) for each in holdings}
+        now = {each.attempt[:MEMBER]: (to_member(each), asked + each.expires_in) for each in holdings}
         before, self._known = self._known, now
         unseen = 0.0 if self._read_at is None else answered - self._read_at
         self.roster = Roster(member for member, _ in now.values())
         self._read_at = asked
-        for token in sorted(before.keys() - now.keys()):
-            member, until = before[token]
+        for member, until in sorted(before[key] for key in before.keys() - now.keys()):
             # A member that is gone before it would have expired has left; one that is gone after that has failed. It
             # may also have left after the last read. Then "failed" is the safe answer: its work gets checked.
             yield self._report(FAILED if answered >= until else LEFT, member, unseen)
-        for token in sorted(now.keys() - before.keys()):
-            yield self._report(JOINED, now[token][0], unseen)
+        for member, _ in sorted(now[key] for key in now.keys() - before.keys()):
+            yield self._report(JOINED, member, unseen)
+        for member, _ in sorted(now[key] for key in now.keys() & before.keys() if now[key][0].id != before[key][0].id):
+            yield self._report(UPDATED, member, unseen)
 
     def _report(self, happened: str, member: Member, unseen: float) -> tuple[str, Member]:
         doubt = happened == FAILED and unseen > 2 * self._interval
@@ -255,7 +281,7 @@ class BaseGroup(GroupContract):
         self._spec = spec
         self._locks = locks  # kept alive: a Locks that is garbage-collected acquires no more leases
         self._interval = look
-        self._callbacks: Callbacks = {JOINED: [], LEFT: [], FAILED: []}
+        self._subscriptions: Subscriptions = {JOINED: [], LEFT: [], FAILED: [], UPDATED: []}
         self._mine: list[Any] = []
 
     @property
@@ -263,42 +289,56 @@ class BaseGroup(GroupContract):
         """The name of the group."""
         return self._spec.name
 
-    def on_joined(self, callback: Callback) -> None:
+    def on_joined(self, callback: Callback) -> Callable[[], None]:
         """Call ``callback(member)`` for each member: first for present members, then for each member that joins.
 
         Callbacks are called one at a time: in a thread of their own, in asyncio in the loop, where they may be async.
+        Returns a function that takes the callback back: from then on no call of it begins. Not awaited.
         Raises TypeError if ``callback`` cannot be called, ShuttingDown if the ``Locks`` is drained or closed."""
-        self._on(JOINED, callback)
+        return self._on(JOINED, callback)
 
-    def on_left(self, callback: Callback) -> None:
-        """Call ``callback(member)`` when a member has left. Raises as :meth:`on_joined`."""
-        self._on(LEFT, callback)
+    def on_left(self, callback: Callback) -> Callable[[], None]:
+        """Call ``callback(member)`` when a member has left. Returns and raises as :meth:`on_joined`."""
+        return self._on(LEFT, callback)
 
-    def on_failed(self, callback: Callback) -> None:
-        """Call ``callback(member)`` when a member has missed its heartbeats. Raises as :meth:`on_joined`."""
-        self._on(FAILED, callback)
+    def on_failed(self, callback: Callback) -> Callable[[], None]:
+        """Call ``callback(member)`` when a member has missed its heartbeats. Returns and raises as
+        :meth:`on_joined`."""
+        return self._on(FAILED, callback)
 
-    def _on(self, happening: str, callback: Callback) -> None:
+    def on_updated(self, callback: Callback) -> Callable[[], None]:
+        """Call ``callback(member)`` when a member has changed its data. Returns and raises as :meth:`on_joined`."""
+        return self._on(UPDATED, callback)
+
+    def _on(self, happening: str, callback: Callback) -> Callable[[], None]:
         checks.callback(callback, f"on_{happening}", tasks=self._core.cancel_on_loss)
         self._core.check_giving_out()
-        self._callbacks[happening].append(callback)
+        subscription, subscribed = Subscription(callback), self._subscriptions[happening]
+
+        def take_back() -> None:
+            subscription.active = False
+            if subscription in subscribed:
+                subscribed.remove(subscription)
+
+        subscribed.append(subscription)
         try:
             self._monitored()
         except BaseException:
-            self._callbacks[happening].remove(callback)
+            take_back()
             raise
+        return take_back
 
     def _monitored(self) -> Roster | None:
         """The members as the callbacks saw them last; None if that is too old, or there are no callbacks. Starts the
         monitor if there is none: a forked child does not inherit it, and it ends with its event loop."""
-        if not any(self._callbacks.values()):
+        if not any(self._subscriptions.values()):
             return None
         core = self._core
         with core.mutex:
             monitor = self._monitor
             begins = (monitor is None or monitor.ended()) and core.closed is None and core.draining is None
             if begins:
-                monitor = self._monitor = MemberMonitor(core, self.name, self._interval, self._callbacks)
+                monitor = self._monitor = MemberMonitor(core, self.name, self._interval, self._subscriptions)
         if begins and monitor is not None:
             try:
                 self._start(monitor)
@@ -326,9 +366,26 @@ class BaseGroup(GroupContract):
             standing.pop(attempt, None)
         standing[state_of(lease).claim.attempt] = lease
         with self._core.mutex:
-            before, self._mine = self._mine, [*(each for each in self._mine if state_of(each).end is None), lease]
+            others = [each for each in self._mine if state_of(each).end is None and each is not lease]
+            before, self._mine = self._mine, [*others, lease]
         del before  # (a destructor does not run under the mutex)
         self._monitored()
+
+    def _updating(self) -> list[Any]:
+        if not (mine := [lease for lease in self._mine if lease.valid]):
+            raise LookupError(f"this object is no member of group {self.name!r}: call join() first")
+        return mine
+
+    def _replaced(self, state: LeaseState, caller: object, done: bool) -> None:
+        ended = state.released_by is caller
+        after_replacing(self._core, state, caller, done)
+        if ended and not done:
+            self._core.lose_after_release(state)  # the member learns of it by ``lost``, too
+
+    def _updated(self, lease: BaseLease, new: BaseLease) -> None:
+        """``new`` has taken the lease's place in the store. The user's handle stands for it from now on."""
+        exchange(lease, new)
+        self._joined(lease)
 
     def _leaving(self) -> list[Any]:
         with self._core.mutex:

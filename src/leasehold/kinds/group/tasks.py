@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from ...core.lease import own_state_of
 from ...core.log import ERROR, log
+from ...core.release import begin_replacing, drop
 from ...model import LeaseInfo
 from ...tasks.lease import Lease
 from ...tasks.runner import TaskRegistry
 from ..joint.tasks import release_all
-from .membership import BaseGroup, Member, MemberMonitor, Roster, leases_of, members
+from .membership import BaseGroup, Member, MemberMonitor, Roster, check_unique, leases_of, members
 
 
 class Group(BaseGroup):
@@ -25,10 +27,32 @@ class Group(BaseGroup):
 
     _core: TaskRegistry
 
-    async def join(self, data: Any = None) -> Lease:
-        lease = await self._core.acquire(Lease, self._joining(data), None)
+    async def join(self, data: Any = None, *, unique: bool = False) -> Lease:
+        spec = self._joining(data)
+        if unique:
+            self._core.bind()
+            await self._core.drive(check_unique(self._core, self.name, None))
+        lease = await self._core.acquire(Lease, spec, None)
+        if unique:  # again: another may have joined at the same time
+            try:
+                await self._core.drive(check_unique(self._core, self.name, lease.token))
+            except BaseException:
+                drop(self._core, own_state_of(lease))
+                raise
         self._joined(lease)
         return lease
+
+    async def update(self, data: Any) -> None:
+        spec = self._joining(data)
+        for lease in self._updating():
+            old, caller, done = own_state_of(lease), object(), False
+            try:
+                heir, left = begin_replacing(self._core, old, spec, caller)
+                new = await self._core.acquire(Lease, heir, left)
+                done = True
+            finally:
+                self._replaced(old, caller, done)
+            self._updated(lease, new)
 
     async def leave(self) -> None:
         await release_all(self._leaving())
@@ -55,12 +79,12 @@ class Group(BaseGroup):
 async def _call_back(core: TaskRegistry, monitor: MemberMonitor) -> None:
     try:
         while not monitor.must_stop():
-            for callback, member in await core.drive(monitor.changes()):
+            for subscription, member in await core.drive(monitor.changes()):
                 try:
-                    result = callback(member)
+                    result = subscription.callback(member) if subscription.active else None
                     if inspect.isawaitable(result):
                         await result  # one after the other, so that they stay in order
                 except Exception as error:
-                    log(ERROR, "the group callback %r raised an error", callback, exc=error)
+                    log(ERROR, "the group callback %r raised an error", subscription.callback, exc=error)
     finally:
         monitor.end()

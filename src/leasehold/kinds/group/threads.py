@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...core.lease import own_state_of
 from ...core.log import ERROR, log
+from ...core.release import begin_replacing, drop
 from ...model import LeaseInfo
 from ...runtime.thread_start import start_thread
 from ...threads.lease import Lease
 from ...threads.runner import ThreadRegistry
 from ..joint.threads import release_all
-from .membership import BaseGroup, Member, MemberMonitor, Roster, leases_of, members
+from .membership import BaseGroup, Member, MemberMonitor, Roster, check_unique, leases_of, members
 
 
 class Group(BaseGroup):
@@ -25,10 +27,31 @@ class Group(BaseGroup):
 
     _core: ThreadRegistry
 
-    def join(self, data: Any = None) -> Lease:
-        lease = self._core.acquire(Lease, self._joining(data), None, None)
+    def join(self, data: Any = None, *, unique: bool = False) -> Lease:
+        spec = self._joining(data)
+        if unique:
+            self._core.drive(check_unique(self._core, self.name, None))
+        lease = self._core.acquire(Lease, spec, None, None)
+        if unique:  # again: another may have joined at the same time
+            try:
+                self._core.drive(check_unique(self._core, self.name, lease.token))
+            except BaseException:
+                drop(self._core, own_state_of(lease))
+                raise
         self._joined(lease)
         return lease
+
+    def update(self, data: Any) -> None:
+        spec = self._joining(data)
+        for lease in self._updating():
+            old, caller, done = own_state_of(lease), object(), False
+            try:
+                heir, left = begin_replacing(self._core, old, spec, caller)
+                new = self._core.acquire(Lease, heir, left, None)
+                done = True
+            finally:
+                self._replaced(old, caller, done)
+            self._updated(lease, new)
 
     def leave(self) -> None:
         release_all(self._leaving())
@@ -51,10 +74,11 @@ class Group(BaseGroup):
 def _call_back(core: ThreadRegistry, monitor: MemberMonitor) -> None:
     try:
         while not monitor.must_stop():
-            for callback, member in core.drive(monitor.changes()):
+            for subscription, member in core.drive(monitor.changes()):
                 try:
-                    callback(member)
+                    if subscription.active:
+                        subscription.callback(member)
                 except Exception as error:
-                    log(ERROR, "the group callback %r raised an error", callback, exc=error)
+                    log(ERROR, "the group callback %r raised an error", subscription.callback, exc=error)
     finally:
         monitor.end()

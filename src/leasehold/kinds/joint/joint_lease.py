@@ -20,6 +20,7 @@ class JointState(BaseState):
     """Computed from the states of the parts."""
 
     __slots__ = ("ended", "parts")
+    parts: Sequence[LeaseState]
 
     def __init__(self, core: Registry, spec: Spec, parts: Sequence[LeaseState]) -> None:
         super().__init__(core.generation, core.owner, spec)

@@ -1,4 +1,4 @@
-"""``rlock``: a lock that its holder can enter again."""
+"""``rlock``: recognises that a thread or task holds the lock already, and lets it enter again."""
 
 from __future__ import annotations
 
@@ -68,6 +68,12 @@ def enter_again(holds: Holds, key: Any) -> Hold | None:
         return None
     hold.root.check()
     return hold
+
+
+def count(holds: Holds, key: Any) -> int:
+    """How many entries this thread or task has not released yet."""
+    hold = holds.get(key)
+    return 0 if hold is None else len(hold.entries - {ENTERING})
 
 
 def not_entered(holds: Holds, key: Any) -> None:

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...contract.lock import RLockContract
 from ...core import release
 from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
 from ...core.protocol import await_steps
+from ...core.registry import in_order
 from ...core.timing import Duration
 from ...tasks.lease import Lease
 from ...tasks.lock import Acquiring, Lock
@@ -49,6 +51,14 @@ class AllOf(Lock):
         super().__init__(core, specs[0]._replace(name=names, shape="all_of"), locks)
         self._specs = [spec._replace(on_lost=None) for spec in specs]
 
+    def _named(self, names: Sequence[str]) -> AllOf:
+        on_lost = self._spec.on_lost
+        specs = [
+            spec._replace(name=name, name_of=None, on_lost=on_lost)
+            for spec, name in zip(self._specs, names, strict=True)
+        ]
+        return AllOf(self._core, in_order(specs), self._locks)
+
     if TYPE_CHECKING:  # these return an AllLease, which has ``tokens``
 
         def acquire(self, timeout: Duration | None = None) -> Acquiring[AllLease]: ...
@@ -58,6 +68,8 @@ class AllOf(Lock):
         async def __aenter__(self) -> AllLease: ...
 
     async def locked(self) -> bool:
+        for spec in self._specs:
+            spec.check_named()
         return any([await self._core.call(self._core.store.inspect(spec.name)) for spec in self._specs])
 
     async def _take(self, timeout: Duration | None) -> AllLease:
@@ -90,7 +102,7 @@ class AllLease(all_of.BaseAll, JointLease):
             raise
 
 
-class RLock(Lock):
+class RLock(RLockContract, Lock):
     """A re-entrant lock: the task that holds it can acquire it again. Made by :meth:`Locks.rlock`.
 
     All entries share one token; the last release frees the name. ::
@@ -103,6 +115,9 @@ class RLock(Lock):
     def __init__(self, core: TaskRegistry, spec: Spec, holds: reentrant.Holds, locks: object) -> None:
         super().__init__(core, spec, locks)
         self._holds = holds
+
+    def _named(self, names: Sequence[str]) -> RLock:
+        return RLock(self._core, self._spec._replace(name=names[0], name_of=None), self._holds, self._locks)
 
     def _take(self, timeout: Duration | None) -> Coroutine[Any, Any, RLockLease]:
         # The task is read here, not in the coroutine: asyncio.wait_for of Python 3.11 awaits it in a task of its own.
@@ -119,6 +134,10 @@ class RLock(Lock):
         except BaseException:
             reentrant.not_entered(holds, key)
             raise
+
+    @property
+    def hold_count(self) -> int:
+        return reentrant.count(self._holds, (self._core.generation, self.name, asyncio.current_task()))
 
     def __repr__(self) -> str:
         return f"<leasehold.aio.RLock {self.name!r}>"

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...contract.lock import RLockContract
 from ...core import release
 from ...core.lease import BaseLease, own_state_of
 from ...core.options import Spec
 from ...core.protocol import run_steps
+from ...core.registry import in_order
 from ...core.timing import Duration
 from ...threads.lease import Lease
 from ...threads.lock import Lock
@@ -49,15 +51,25 @@ class AllOf(Lock):
         super().__init__(core, specs[0]._replace(name=names, shape="all_of"), locks)
         self._specs = [spec._replace(on_lost=None) for spec in specs]
 
+    def _named(self, names: Sequence[str]) -> AllOf:
+        on_lost = self._spec.on_lost
+        specs = [
+            spec._replace(name=name, name_of=None, on_lost=on_lost)
+            for spec, name in zip(self._specs, names, strict=True)
+        ]
+        return AllOf(self._core, in_order(specs), self._locks)
+
     if TYPE_CHECKING:  # these return an AllLease, which has ``tokens``
 
         def acquire(self, timeout: Duration | None = None, *, cancel: threading.Event | None = None) -> AllLease: ...
 
-        def try_acquire(self, timeout: Duration = 0) -> AllLease | None: ...
+        def try_acquire(self, timeout: Duration = 0, *, cancel: threading.Event | None = None) -> AllLease | None: ...
 
         def __enter__(self) -> AllLease: ...
 
     def locked(self) -> bool:
+        for spec in self._specs:
+            spec.check_named()
         return any(self._core.call(self._core.store.inspect(spec.name)) for spec in self._specs)
 
     def _take(self, timeout: Duration | None, cancel: threading.Event | None) -> AllLease:
@@ -98,7 +110,7 @@ class AllLease(all_of.BaseAll, JointLease):
             raise
 
 
-class RLock(Lock):
+class RLock(RLockContract, Lock):
     """A re-entrant lock: the thread that holds it can acquire it again. Made by :meth:`Locks.rlock`.
 
     All entries share one token; the last release frees the name. ::
@@ -112,6 +124,9 @@ class RLock(Lock):
         super().__init__(core, spec, locks)
         self._holds = holds
 
+    def _named(self, names: Sequence[str]) -> RLock:
+        return RLock(self._core, self._spec._replace(name=names[0], name_of=None), self._holds, self._locks)
+
     def _take(self, timeout: Duration | None, cancel: threading.Event | None) -> RLockLease:
         key = (self._core.generation, self.name, threading.current_thread())
         holds = self._holds
@@ -124,6 +139,10 @@ class RLock(Lock):
         except BaseException:
             reentrant.not_entered(holds, key)
             raise
+
+    @property
+    def hold_count(self) -> int:
+        return reentrant.count(self._holds, (self._core.generation, self.name, threading.current_thread()))
 
     def __repr__(self) -> str:
         return f"<leasehold.RLock {self.name!r}>"

@@ -3,103 +3,31 @@
 The outcomes of all versions are in the *note* beside the lease's name. The store writes a note only for the current
 holder of the name, so an earlier holder that was overtaken cannot record an outcome. The other callers wait for the
 name, and read the outcome when they acquire it.
+
+``look`` reads before the lease is acquired, ``turn`` reads under the lease; after the call of the function, ``record``
+writes.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
-from ...core import checks, timing
-from ...core.effects import RETRY, Effects, Run, Wait
-from ...core.lease import BaseLease, state_of
+from ...core import checks, clock, timing
+from ...core.effects import Effects, Run
+from ...core.lease import BaseLease
 from ...core.log import ERROR, INFO, WARNING, log
+from ...core.options import Spec
 from ...core.registry import Registry
-from ...errors import LeaseholdError, ShuttingDown, StoreNotReady, StoreUnavailable
-from ...stores.common import forms
+from . import archive, slots
+from .call import Ran
+from .note import LONGEST_ERROR, LONGEST_RESULT, DamagedNote, Note, recordable
+from .outcome import DONE, FAILED, REFUSED, RUNNING, Outcome, TooManyOutcomes, bare
+from .slots import SlotRecord
+from .writing import patiently, read, while_held, write
 
-DONE, FAILED, RUNNING = "done", "failed", "running"
-FORMAT = 1
-LONGEST_NOTE = 60_000
-LONGEST_RESULT = 16_000
-LONGEST_ERROR = 2_000
-BARE_ROW = 16
-"""The size of a shortened outcome in the note, without its version."""
-ROOM = 3_000
-"""The free room that the note must have before another version is run."""
-
-
-class OnceFailed(LeaseholdError):
-    """The work of ``once`` failed, and no retries are left.
-
-    Fields:
-        outcome: the :class:`leasehold.Outcome`, with the recorded error.
-    """
-
-    def __init__(self, outcome: Outcome) -> None:
-        super().__init__(f"{outcome.name!r} version {outcome.version} failed: {outcome.error}")
-        self.outcome = outcome
-
-
-class TooManyOutcomes(LeaseholdError):
-    """There is no room to record another version of this name, so the work was not run. Forget old versions first, with
-    ``once(name, version=...).forget()``."""
-
-
-class Damaged(StoreNotReady):
-    """The note is not one that leasehold writes."""
-
-
-class Outcome(NamedTuple):
-    """The outcome of one version of the work. It is the same for every caller, except for ``ran`` and ``result``.
-
-    Fields:
-        name: the name of the work.
-        version: the version, as text.
-        status: "done" or "failed"; with ``wait=False`` also "running": another process runs the work, and the fields
-            from ``started`` on are empty.
-        owner: the owner that ran the work, or is running it.
-        token: the fencing token under which it ran.
-        started: when it started, an aware datetime in UTC.
-        finished: when it finished, an aware datetime in UTC.
-        duration: how long it ran, in seconds.
-        error: type and message of its exception; None if it is done.
-        attempts: how often the work was tried, not counting processes that died in the middle.
-        result: what the function returned. The caller that ran it gets that object, the others what was recorded as
-            JSON: tuples are lists, keys are text; None if it is not JSON of at most 16 kB.
-        ran: whether this very call ran the work.
-    """
-
-    name: str
-    version: str
-    status: str
-    owner: str | None
-    token: int | None
-    started: datetime | None
-    finished: datetime | None
-    duration: float | None
-    error: str | None
-    attempts: int
-    result: Any
-    ran: bool
-
-    @property
-    def ok(self) -> bool:
-        """Whether the work is done."""
-        return self.status == DONE
-
-    def check(self) -> Outcome:
-        """Raise OnceFailed if the work failed; otherwise return this outcome."""
-        if self.status == FAILED:
-            raise OnceFailed(self)
-        return self
-
-    def as_dict(self) -> dict[str, Any]:
-        """The record as a dict, its times as ISO 8601 text: ready for JSON if the result is."""
-        moments = {"started": self.started, "finished": self.finished}
-        return {**self._asdict(), **{key: moment and moment.isoformat() for key, moment in moments.items()}}
+KEEP = 100
+MOST_KEPT = 1000
 
 
 class Policy(NamedTuple):
@@ -109,56 +37,82 @@ class Policy(NamedTuple):
     wait: bool
     retries: int
     retry_by: str
+    keep: int
+    check: bool
+    per: int | None = None
+    """The length of a slot, in seconds: then ``version`` is the name of the slot that starts at ``slot``."""
+    drift: float = 0.0
+    slot: int = 0
+    clocked: bool = True
+    """Whether the slot is by the store's clock."""
     ends: float | None = None
     """When the caller stops waiting, on the local clock; None: never."""
 
-    def is_final(self, outcome: Outcome | None) -> bool:
-        return outcome is not None and (outcome.ok or outcome.attempts > self.retries)
+    def is_final(self, outcome: Outcome[Any] | None) -> bool:
+        if outcome is None:
+            return False
+        return outcome.ok or outcome.status == REFUSED or outcome.attempts > self.retries
+
+    def at(self, slot: int) -> Policy:
+        return self._replace(slot=slot, version=slots.version(slot))
+
+    def __str__(self) -> str:
+        return f"version {self.version}" if self.per is None else f"per {self.per} s"
 
 
-def make_policy(core: Registry, version: str | int, wait: bool, retries: int, retry_by: str) -> Policy:
+def make_policy(
+    core: Registry,
+    spec: Spec,
+    version: str | int | None,
+    per: object,
+    wait: bool,
+    retries: int,
+    retry_by: str,
+    keep: int,
+    check: bool,
+) -> Policy:
     """Check the options of ``once``. Raises ValueError or TypeError."""
     if "note" in core.store.lacks:
         raise ValueError(f"once: {core.store.scheme} cannot record outcomes: {core.store.lacks['note']}")
-    if isinstance(retries, bool) or not isinstance(retries, int):
-        raise TypeError("retries must be an int")
-    if retries < 0:
-        raise ValueError(f"retries must be 0 or more, not {retries}")
     if retry_by not in ("any", "same"):
         raise ValueError(f'retry_by must be "any" or "same", not {retry_by!r}')
     checks.flag(wait, "wait")
+    checks.flag(check, "check")
+    options = (wait, _count(retries, "retries", 0), retry_by, _count(keep, "keep", 1, MOST_KEPT), check)
+    if per is None:
+        return Policy(version_text(1 if version is None else version), *options)
+    if version is not None:
+        raise ValueError("version and per exclude each other: with per, the time slot is the version")
+    return Policy("", *options, per=slots.period(per), drift=spec.timing.drift or 0.0)
+
+
+def _count(value: int, what: str, least: int, most: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be an int")
+    if value < least or (most is not None and value > most):
+        raise ValueError(f"{what} must be {least} or more{'' if most is None else f', up to {most}'}, not {value}")
+    return value
+
+
+def version_text(version: object) -> str:
     if isinstance(version, bool) or not isinstance(version, (str, int)):
         raise TypeError(f"version must be a str or an int, not {type(version).__name__}")
-    return Policy(checks.text(str(version), "version", checks.MAX_LABEL), wait, retries, retry_by)
+    return checks.text(str(version), "version", checks.MAX_LABEL)
 
 
-class Ran(NamedTuple):
-    """One call of the function."""
+class Known(NamedTuple):
+    """What is known of the version that a caller wants."""
 
-    started: datetime
-    duration: float
-    result: Any
-    error: Exception | None
+    wanted: Policy
+    outcome: Outcome[Any] | None = None
+    shard: int | None = None
+    """The shard to which marks are to move now."""
+    full: bool = False
+    """Whether no version can be run before they have moved."""
 
-
-class MeasuredCall:
-    """Measures a call of the function: ``with MeasuredCall() as call: call.result = function()``. Keeps an Exception in
-    ``ran.error``."""
-
-    def __init__(self) -> None:
-        self.result: Any = None
-        self.error: Exception | None = None
-
-    def __enter__(self) -> MeasuredCall:
-        self._started, self._begun = datetime.now(UTC), time.monotonic()
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        self.ran = Ran(self._started, time.monotonic() - self._begun, self.result, None)
-        if not isinstance(error, Exception) or isinstance(error, ShuttingDown):
-            return False  # interrupted, cancelled, exiting or drained: no failure of the work
-        self.ran = self.ran._replace(error=error)
-        return True
+    @property
+    def final(self) -> bool:
+        return self.wanted.is_final(self.outcome)
 
 
 def ends_at(core: Registry, timeout: timing.Duration | None) -> float | None:
@@ -166,99 +120,131 @@ def ends_at(core: Registry, timeout: timing.Duration | None) -> float | None:
     return None if patience is None else core.now() + patience
 
 
-def outcomes(core: Registry, name: str, limit: float = timing.CALL_LIMIT) -> Effects[dict[str, Outcome]]:
-    """The recorded outcomes, by version."""
-    core.check_open()
-    return load(name, (yield Run(core.store.read_note(name), limit)))
+def look(core: Registry, name: str, wanted: Policy) -> Effects[Known]:
+    """What is recorded of the version, before the lease is acquired."""
+
+    def looking(limit: float) -> Effects[Known]:
+        note = yield from read(core, name, limit)
+        now = yield from _now(core, name, wanted, note, limit)
+        return Known(now, (yield from _find(core, name, note, now, limit)))
+
+    known = yield from patiently(core, name, wanted.wait, wanted.ends, looking)
+    _say(name, known)
+    return known
 
 
-def known(core: Registry, name: str, waits: bool, ends: float | None) -> Effects[dict[str, Outcome]]:
-    """As ``outcomes``. If the caller waits, a store that is unavailable is retried for as long as by an acquire."""
-    bell, pause, limit = core.new_bell(), RETRY, timing.CALL_LIMIT
-    failing_since: float | None = None
-    while True:
-        asked = core.now()
-        try:
-            return (yield from outcomes(core, name, limit))
-        except StoreUnavailable as error:
-            now = core.now()
-            if failing_since is None:
-                failing_since = asked
-                core.tell("unavailable", name, None, str(error))
-            out_of_time = now >= ends if ends is not None else now - failing_since >= timing.UNAVAILABLE_LIMIT
-            if out_of_time or not waits or core.draining is not None:
-                raise
-        yield Wait(bell, pause if ends is None else min(pause, ends - now))
-        pause = min(2 * pause, 2.0)
-        if ends is not None:
-            limit = min(timing.CALL_LIMIT, max(0.5, ends - core.now()))
+def turn(core: Registry, lease: BaseLease, wanted: Policy) -> Effects[Known]:
+    """What is recorded of the version, under the lease. If the slot has passed in the meantime, that of the present
+    slot. Raises TooManyOutcomes if there is no room for another version."""
+    name = lease.name
+
+    def looking(limit: float) -> Effects[tuple[Note, Known]]:
+        note = yield from read(core, name, limit)
+        known = Known(wanted, (yield from _find(core, name, note, wanted, limit)))
+        if wanted.per is not None and not known.final:
+            now = yield from _now(core, name, wanted, note, limit)
+            known = Known(now, (yield from _find(core, name, note, now, limit)))
+        return note, known
+
+    note, known = yield from patiently(core, name, wanted.wait, wanted.ends, looking)
+    if not known.final and not known.wanted.clocked:
+        known = yield from _believe(core, lease, note, known)
+    if not known.final and known.outcome is None and archive.size(note) > archive.LARGEST_NOTE:
+        known = known._replace(shard=archive.due(note, lease.token), full=True)
+    _say(name, known)
+    return known
 
 
-def find_recorded(core: Registry, name: str, wanted: Policy) -> Effects[Outcome | None]:
-    """The recorded outcome of the version, or None. Raises TooManyOutcomes if there is none and no room for one."""
-    recorded = yield from known(core, name, wanted.wait, wanted.ends)
-    found = recorded.get(wanted.version)
-    if found is None and sum(len(version) + BARE_ROW for version in recorded) > LONGEST_NOTE - ROOM:
-        raise TooManyOutcomes(
-            f"no room to record another version of {name!r}: {len(recorded)} versions are recorded; forget old ones "
-            "with once(name, version=…).forget()"
-        )
-    if wanted.is_final(found) and found is not None:
-        log(
-            INFO, "%r version %s is %s, by %s: skipped", name, found.version, found.status, found.owner, event="skipped"
-        )
-    return found
+def _now(core: Registry, name: str, wanted: Policy, note: Note, limit: float) -> Effects[Policy]:
+    """With ``per``, the policy for the present slot. The record only moves forward: it is the last one's at least."""
+    if wanted.per is None:
+        return wanted
+    now = yield Run(core.store.read_clock(name), limit)
+    start = slots.start(clock.wall_us() if now is None else now, wanted.per)
+    last = note.slots and note.slots.last
+    return wanted._replace(clocked=now is not None).at(start if last is None else max(start, last))
 
 
-def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Outcome | None]:
-    """Record the outcome of a call under the lease. None if the lease was lost before that."""
-    version, bell = wanted.version, core.new_bell()
-    while True:
-        try:
-            recorded = yield from outcomes(core, lease.name)
-            break
-        except StoreUnavailable:  # the work is done: retry while the lease is held, so that its outcome is not lost
-            if not lease.valid:
-                raise
-            yield Wait(bell, min(RETRY, lease.remaining))
-    attempts = recorded[version].attempts + 1 if version in recorded else 1
+def _find(core: Registry, name: str, note: Note, wanted: Policy, limit: float) -> Effects[Outcome[Any] | None]:
+    if wanted.per is None:
+        return (yield from archive.find(core, name, note, wanted.version, limit))
+    return None if note.slots is None else note.slots.outcomes.get(wanted.version)
+
+
+def _believe(core: Registry, lease: BaseLease, note: Note, known: Known) -> Effects[Known]:
+    """Refuse a slot that is too far ahead, on a store without a clock."""
+    found, wanted, here = note.slots or SlotRecord(), known.wanted, slots.this_machine()
+    assert wanted.per is not None
+    if slots.is_believed(found, wanted.slot, wanted.per, wanted.drift, here):
+        return known
+    assert found.last is not None
+    text = (
+        "%r slot %s is refused: the last slot is %s, and nothing confirms this host's clock. It runs when another host "
+        "proposes it too, or in the next slot; to run it now, forget %r"
+    )
+    log(WARNING, text, lease.name, wanted.version, slots.version(found.last), lease.name, event="refused")
+    yield from write(core, lease, lease.name, note._replace(slots=slots.refused(found, wanted.slot, here)))
+    return known._replace(outcome=bare(lease.name, wanted.version, REFUSED, 0))
+
+
+def _say(name: str, known: Known) -> None:
+    found = known.outcome
+    if known.final and found is not None and found.status != REFUSED:
+        text = "%r version %s is %s, by %s: skipped"
+        log(INFO, text, name, found.version, found.status, found.owner, event="skipped")
+
+
+def no_room(name: str) -> TooManyOutcomes:
+    return TooManyOutcomes(
+        f"no room to record another version of {name!r}: its notes are full; forget old versions with "
+        "once(name).forget(version), or all with once(name).forget(every_version=True)"
+    )
+
+
+def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effects[Known]:
+    """Record the outcome of a call under the lease. Without an outcome: the lease was lost before that."""
+    name, version = lease.name, wanted.version
+
+    def looking() -> Effects[tuple[Note, Outcome[Any] | None]]:
+        note = yield from read(core, name, timing.CALL_LIMIT)
+        return note, (yield from _find(core, name, note, wanted, timing.CALL_LIMIT))
+
+    note, before = yield from while_held(core, lease, looking)
+    outcome = _made(lease, version, 1 if before is None else before.attempts + 1, ran)
+    if wanted.per is None:
+        others = {key: each for key, each in note.versions.items() if key != version}
+        note = note._replace(versions={**others, version: outcome})
+    else:
+        found = note.slots or SlotRecord()
+        others = {key: each for key, each in found.outcomes.items() if key != version}
+        last = wanted.slot if found.last is None else max(found.last, wanted.slot)
+        note = note._replace(slots=SlotRecord(last, slots.this_machine(), {}, {**others, version: outcome}))
+    note = note.trimmed(wanted.keep)
+    if (yield from write(core, lease, name, note)):
+        return Known(wanted, outcome, archive.due(note, lease.token))
+    text = "%r version %s: the lease was lost before the outcome was recorded; the work will run again"
+    log(WARNING, text, name, version, event="not_recorded")
+    return Known(wanted)
+
+
+def _made(lease: BaseLease, version: str, attempts: int, ran: Ran) -> Outcome[Any]:
     error = None
     if ran.error is not None:
         error = f"{type(ran.error).__name__}: {ran.error}"[:LONGEST_ERROR].encode(errors="replace").decode()
         log(ERROR, "%r version %s failed, attempt %d", lease.name, version, attempts, exc=ran.error, event="failed")
-    finished = ran.started + timedelta(seconds=ran.duration)
-    who = (lease.owner, lease.token, ran.started, finished, ran.duration)
-    status = DONE if error is None else FAILED
-    outcome = Outcome(lease.name, version, status, *who, error, attempts, ran.result, True)
-    if ran.result is not None and _encoded(ran.result) is None:
+    if ran.result is not None and recordable(ran.result) is None:
         text = "the result of %r version %s is not recorded: it is not JSON, or longer than %d characters"
         log(WARNING, text, lease.name, version, LONGEST_RESULT, event="result_not_recorded")
-    if (yield from write(core, lease, {**recorded, version: outcome})):
-        return outcome
-    text = "%r version %s: the lease was lost before the outcome was recorded; the work will run again"
-    log(WARNING, text, lease.name, version, event="not_recorded")
-    return None
+    finished = ran.started + timedelta(seconds=ran.duration)
+    who = (lease.owner, lease.token, ran.started, finished, ran.duration)
+    return Outcome(lease.name, version, DONE if error is None else FAILED, *who, error, attempts, ran.result, True)
 
 
-def forget(core: Registry, lease: BaseLease, version: str | None) -> Effects[bool | None]:
-    """Forget the outcome of one version, or (None) of all. Returns whether there was one; None if the lease was lost
-    before that."""
-    try:
-        recorded = yield from known(core, lease.name, True, None)
-    except Damaged:
-        if version is not None:
-            raise
-        return True if (yield from write(core, lease, {})) else None
-    left = {} if version is None else {key: value for key, value in recorded.items() if key != version}
-    if len(left) == len(recorded):
-        return False
-    return True if (yield from write(core, lease, left)) else None
-
-
-def running(core: Registry, name: str, wanted: Policy) -> Effects[Outcome]:
+def running(core: Registry, name: str, wanted: Policy) -> Effects[Outcome[Any]]:
     """The outcome to return when another holder is running the work: ``running``, or the outcome if it is final now."""
     holdings = yield Run(core.store.inspect(name), timing.CALL_LIMIT)
-    found = (yield from outcomes(core, name)).get(wanted.version)
+    note = yield from read(core, name, timing.CALL_LIMIT)
+    found = yield from _find(core, name, note, wanted, timing.CALL_LIMIT)
     if wanted.is_final(found) and found is not None:
         return found
     holder = holdings[0] if holdings else None
@@ -267,97 +253,44 @@ def running(core: Registry, name: str, wanted: Policy) -> Effects[Outcome]:
     return Outcome(name, wanted.version, RUNNING, *who, None, None, None, None, 0, None, False)
 
 
-def write(core: Registry, lease: BaseLease, recorded: dict[str, Outcome]) -> Effects[bool]:
-    """Write the note, with retries while the lease is valid. False if the lease was lost before that."""
-    claim, bell, text = state_of(lease).claim, core.new_bell(), dump(lease.name, recorded)
-    while lease.valid:
-        try:
-            steps = core.store.write_note(claim.name, claim.attempt, claim.token, text)
-            written: bool = yield Run(steps, max(0.05, min(timing.CALL_LIMIT, lease.remaining)))
-            return written
-        except StoreUnavailable:
-            yield Wait(bell, min(RETRY, lease.remaining))
-    return False
+def recorded(core: Registry, name: str, wanted: Policy) -> Effects[Outcome[Any] | None]:
+    note = yield from read(core, name, timing.CALL_LIMIT)
+    now = yield from _now(core, name, wanted, note, timing.CALL_LIMIT)
+    return (yield from _find(core, name, note, now, timing.CALL_LIMIT))
 
 
-# The note.
+def history(core: Registry, name: str) -> Effects[list[Outcome[Any]]]:
+    return (yield from read(core, name, timing.CALL_LIMIT)).history()
 
 
-def load(name: str, text: str | None) -> dict[str, Outcome]:
-    """The outcomes in a note, by version. Raises StoreNotReady if a newer leasehold wrote it, or it is damaged."""
-    if text is None:
-        return {}
+def present(core: Registry, name: str, wanted: Policy) -> Effects[str]:
+    """The version: with ``per``, the present slot."""
+
+    def reading(limit: float) -> Effects[str]:
+        note = yield from read(core, name, limit)
+        return (yield from _now(core, name, wanted, note, limit)).version
+
+    return wanted.version if wanted.per is None else (yield from patiently(core, name, True, None, reading))
+
+
+def forget(core: Registry, lease: BaseLease, version: str | None) -> Effects[bool | None]:
+    """Remove one version, or (None) all, from the note. Returns whether there was one.
+
+    None if the lease was lost before that."""
+    name = lease.name
     try:
-        note = json.loads(text)
-        if forms.number(note["format"], "format", 1, forms.MOST) > FORMAT:
-            raise StoreNotReady(f"the outcomes of {name!r} were recorded by a newer leasehold: upgrade this one")
-        return {version: _outcome(name, version, *row) for version, row in note["outcomes"].items()}
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
-        raise Damaged(
-            f"the outcomes of {name!r} are damaged ({type(error).__name__}): remove them with "
-            f"once({name!r}).forget(every_version=True)"
-        ) from error
-
-
-def _outcome(name: str, version: str, status: str, *rest: Any) -> Outcome:
-    """The outcome in a row of a note. Raises ValueError or TypeError if ``dump`` cannot have made the row."""
-    if status not in (DONE, FAILED):
-        raise ValueError(status)
-    if len(rest) == 1:  # an old outcome, shortened
-        nothing = (None,) * 6
-        return Outcome(name, version, status, *nothing, forms.number(rest[0], "attempts", 0, forms.MOST), None, False)
-    owner, token, started, duration, error, attempts, result = rest
-    forms.text(owner, "owner", checks.MAX_OWNER)
-    forms.number(token, "token", 0, forms.MOST)
-    forms.number(attempts, "attempts", 0, forms.MOST)
-    if error is not None:
-        forms.text(error, "error", LONGEST_ERROR, 0, printable=False)
-    begun = datetime.fromisoformat(started)
-    if begun.tzinfo is None:
-        raise ValueError(started)
-    times = (begun, begun + timedelta(seconds=duration), duration)
-    return Outcome(name, version, status, owner, token, *times, error, attempts, result, False)
-
-
-def dump(name: str, outcomes: dict[str, Outcome]) -> str | None:
-    """The outcomes as a note; None if there are none.
-
-    If they are too long, the oldest lose first their results and errors, then everything but status and attempts. A
-    version is never dropped."""
-
-    def encode(what: Any) -> str:
-        return json.dumps(what, separators=(",", ":"))
-
-    rows: dict[str, list[Any]] = {}
-    for version, each in outcomes.items():
-        rows[version] = [each.status, each.attempts]
-        if each.started is not None:
-            who = (each.status, each.owner, each.token, each.started.isoformat(), each.duration)
-            rows[version] = [*who, each.error, each.attempts, _encoded(each.result)]
-    oldest = sorted((version for version in rows if len(rows[version]) > 2), key=lambda version: rows[version][3])
-    size, shortened = len(encode({"format": FORMAT, "outcomes": rows})), set()
-    old, newest = oldest[:-1], oldest[-1:]
-    for version, bare in [
-        *((each, False) for each in old),
-        *((each, True) for each in old),
-        *((each, False) for each in newest),
-    ]:
-        row = rows[version]
-        short = [row[0], row[6]] if bare else [*row[:5], None, row[6], None]
-        if size > LONGEST_NOTE and short != row:
-            size -= len(encode(row)) - len(encode(short))
-            rows[version] = short
-            shortened.add(version)
-    if shortened:
-        text = "the record of %r is full: the results and errors of the %d oldest versions are dropped"
-        log(WARNING, text, name, len(shortened), event="shortened")
-    return encode({"format": FORMAT, "outcomes": rows}) if rows else None
-
-
-def _encoded(result: Any) -> Any:
-    """The result if it is JSON and short enough to be recorded, else None."""
-    try:
-        text = json.dumps(result, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return result if len(text) <= LONGEST_RESULT else None
+        note = yield from patiently(core, name, True, None, lambda limit: read(core, name, limit))
+    except DamagedNote:
+        if version is not None:
+            raise
+        return True if (yield from write(core, lease, name, Note())) else None
+    left = Note()
+    if version is not None:
+        left = note._replace(versions={key: each for key, each in note.versions.items() if key != version})
+        if note.slots is not None and version in note.slots.outcomes:
+            of_slots = {key: each for key, each in note.slots.outcomes.items() if key != version}
+            last = max((slots.start_of(key) for key in of_slots), default=None)
+            left = left._replace(slots=note.slots._replace(last=last, ahead={}, outcomes=of_slots))
+    if left == note:
+        return False
+    return True if (yield from write(core, lease, name, left)) else None

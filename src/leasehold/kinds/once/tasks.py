@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, overload
 
 from ...contract.kinds import OnceContract
 from ...core import checks
+from ...core.log import WARNING, log
 from ...core.options import Spec
 from ...core.timing import Duration
-from ...errors import LeaseLost
+from ...errors import LeaseLost, ShuttingDown, StoreError
 from ...tasks.lease import Lease
 from ...tasks.lock import Lock
 from ...tasks.runner import TaskRegistry
-from . import outcomes
+from . import archive, outcomes
+from .call import MeasuredCall
+from .outcome import Outcome, result_of
+
+T = TypeVar("T")
 
 
 class Once(OnceContract):
@@ -23,73 +28,129 @@ class Once(OnceContract):
     Made by :meth:`Locks.once`. ::
 
         outcome = await locks.once("migrate", version=42).run(lambda: "migrated")
-        outcome.check()
     """
 
     def __init__(self, core: TaskRegistry, spec: Spec, policy: outcomes.Policy, locks: object) -> None:
         self._core = core
         self._lock = Lock(core, spec, locks)
+        self._spec, self._locks = spec, locks
         self._policy = policy
 
     @property
     def name(self) -> str:
         return self._lock.name
 
-    async def run(self, function: Callable[[], Any], timeout: Duration | None = None) -> outcomes.Outcome:
+    @overload
+    async def run(
+        self, function: Callable[[], Awaitable[T]], timeout: Duration | None = None, *, check: bool | None = None
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def run(
+        self, function: Callable[[], T], timeout: Duration | None = None, *, check: bool | None = None
+    ) -> Outcome[T]: ...
+
+    async def run(
+        self, function: Callable[[], Any], timeout: Duration | None = None, *, check: bool | None = None
+    ) -> Outcome[Any]:
         checks.callback(function, "once", tasks=True)
-        core = self._core
+        core, error = self._core, None
         core.bind()
+        check = self._policy.check if check is None else check
         wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
         while True:
-            outcome = await core.drive(outcomes.find_recorded(core, self.name, wanted))
-            if outcome is not None and wanted.is_final(outcome):
-                return outcome
-            lease = await self._take(wanted)
-            if lease is None:
-                return await core.drive(outcomes.running(core, self.name, wanted))
-            try:
-                outcome = await self._work(lease, function, wanted)
-            except LeaseLost:
-                outcome = None
-            if outcome is not None and wanted.is_final(outcome):
-                return outcome
+            known = await core.drive(outcomes.look(core, self.name, wanted))
+            if not known.final:
+                lease = await self._take(wanted)
+                if lease is None:
+                    return result_of(await core.drive(outcomes.running(core, self.name, known.wanted)), None, check)
+                try:
+                    async with lease:
+                        known, error = await self._work(lease, function, known.wanted)
+                except LeaseLost:
+                    pass  # (after the outcome was recorded, the outcome counts)
+            if known.final and known.outcome is not None:
+                return result_of(known.outcome, error, check)
 
     async def _work(
         self, lease: Lease, function: Callable[[], Any], wanted: outcomes.Policy
-    ) -> outcomes.Outcome | None:
-        core = self._core
-        async with lease:
-            outcome = await core.drive(outcomes.find_recorded(core, self.name, wanted))
-            while not wanted.is_final(outcome) and lease.valid:
-                with outcomes.MeasuredCall() as call:
-                    result = function()
-                    call.result = await result if inspect.isawaitable(result) else result
-                checks.has_run(call.result, "the function of once", tasks=True, generators=True)
-                outcome = await core.drive(outcomes.record(core, lease, wanted, call.ran))
-                if outcome is None or wanted.retry_by == "any":
-                    break
-        return outcome
+    ) -> tuple[outcomes.Known, Exception | None]:
+        core, error = self._core, None
+        known = await self._turn(lease, wanted)
+        while not known.final and lease.valid:
+            with MeasuredCall() as call:
+                result = function()
+                call.result = await result if inspect.isawaitable(result) else result
+            checks.has_run(call.result, "the function of once", tasks=True, generators=True)
+            error = call.ran.error
+            known = await core.drive(outcomes.record(core, lease, known.wanted, call.ran))
+            if known.outcome is None or wanted.retry_by == "any":
+                break
+        await self._archive(lease, known.shard)
+        return known, error
 
-    async def outcome(self) -> outcomes.Outcome | None:
+    async def _turn(self, lease: Lease, wanted: outcomes.Policy) -> outcomes.Known:
+        """What is recorded, under the lease; with room for another version."""
+        while True:
+            known = await self._core.drive(outcomes.turn(self._core, lease, wanted))
+            if not known.full:
+                return known
+            if not await self._archive(lease, known.shard):
+                raise outcomes.no_room(self.name)
+
+    async def _archive(self, lease: Lease, number: int | None) -> bool:
+        """Move marks to a shard. Not urgent: whatever goes wrong, they stay, and the next caller tries again."""
+        if number is None or not lease.valid:
+            return False
+        try:
+            held = await self._shard(number).try_acquire()
+            if held is None:
+                return False
+            try:
+                return await self._core.drive(archive.move(self._core, lease, held, number))
+            finally:
+                await held.release()
+        except (StoreError, ShuttingDown) as error:
+            log(WARNING, "old versions of %r stay in its note for now: %s", self.name, error, event="not_moved")
+            return False
+
+    async def outcome(self) -> Outcome[Any] | None:
         self._core.bind()
-        return (await self._core.drive(outcomes.outcomes(self._core, self.name))).get(self._policy.version)
+        return await self._core.drive(outcomes.recorded(self._core, self.name, self._policy))
 
-    async def forget(self, every_version: bool = False) -> bool:
+    async def history(self) -> list[Outcome[Any]]:
+        self._core.bind()
+        return await self._core.drive(outcomes.history(self._core, self.name))
+
+    async def forget(self, version: str | int | None = None, *, every_version: bool = False) -> bool:
+        core, found = self._core, False
+        core.bind()
+        one = None if version is None else outcomes.version_text(version)
+        if one is None and not every_version:
+            one = await core.drive(outcomes.present(core, self.name, self._policy))
         while True:
             lease = await self._lock.acquire()
             try:
                 async with lease:
-                    version = None if every_version else self._policy.version
-                    forgotten = await self._core.drive(outcomes.forget(self._core, lease, version))
+                    for number in await core.drive(archive.shards(core, self.name, one)):
+                        async with self._shard(number).acquire() as held:
+                            erased = await core.drive(archive.erase(core, held, self.name, number, one))
+                        if erased is None:
+                            raise LeaseLost(held.name, "its shard was lost")
+                        found = found or erased
+                    forgotten = await core.drive(outcomes.forget(core, lease, one))
             except LeaseLost:
-                forgotten = None
+                continue
             if forgotten is not None:
-                return forgotten
+                return found or forgotten
 
     async def _take(self, wanted: outcomes.Policy) -> Lease | None:
         if not wanted.wait:
             return await self._lock.try_acquire()
         return await self._lock.acquire(None if wanted.ends is None else max(0.0, wanted.ends - self._core.now()))
 
+    def _shard(self, number: int) -> Lock:
+        return Lock(self._core, archive.spec_of(self._spec, number), self._locks)
+
     def __repr__(self) -> str:
-        return f"<leasehold.aio.Once {self.name!r} version {self._policy.version}>"
+        return f"<leasehold.aio.Once {self.name!r} {self._policy}>"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack, overload
 
 from ...contract.lock import RWLockContract
-from ...tasks.lock import Lock, LockOptions
+from ...core.options import IfBusy, LockName
+from ...tasks.lock import Lock, LockOptions, SkippingLock, skipping
 from ...tasks.runner import TaskRegistry
 
 
@@ -19,21 +20,34 @@ class RWLock(RWLockContract):
             lease.check()
     """
 
-    def __init__(self, core: TaskRegistry, name: str, options: LockOptions, locks: object) -> None:
+    def __init__(self, core: TaskRegistry, name: LockName, options: LockOptions, locks: object) -> None:
         self._core = core
         self._locks = locks
         self._options = options
+        self._name = name
         self.name = core.rw_spec(name, False, options).name
 
-    def read(self, **options: Unpack[LockOptions]) -> Lock:
-        return self._side(False, options)
+    @overload
+    def read(self, *, if_busy: Literal["wait", "raise"] = ..., **options: Unpack[LockOptions]) -> Lock: ...
 
-    def write(self, **options: Unpack[LockOptions]) -> Lock:
-        return self._side(True, options)
+    @overload
+    def read(self, *, if_busy: Literal["skip"], **options: Unpack[LockOptions]) -> SkippingLock: ...
 
-    def _side(self, write: bool, options: LockOptions) -> Lock:
-        spec = self._core.rw_spec(self.name, write, {**self._options, **options})
-        return Lock(self._core, spec, self._locks)
+    def read(self, *, if_busy: IfBusy = "wait", **options: Unpack[LockOptions]) -> Lock | SkippingLock:
+        return self._side(False, options, if_busy)
+
+    @overload
+    def write(self, *, if_busy: Literal["wait", "raise"] = ..., **options: Unpack[LockOptions]) -> Lock: ...
+
+    @overload
+    def write(self, *, if_busy: Literal["skip"], **options: Unpack[LockOptions]) -> SkippingLock: ...
+
+    def write(self, *, if_busy: IfBusy = "wait", **options: Unpack[LockOptions]) -> Lock | SkippingLock:
+        return self._side(True, options, if_busy)
+
+    def _side(self, write: bool, options: LockOptions, if_busy: IfBusy) -> Lock | SkippingLock:
+        spec = self._core.rw_spec(self._name, write, {**self._options, **options}, if_busy)
+        return skipping(Lock(self._core, spec, self._locks))
 
     def __repr__(self) -> str:
         return f"<leasehold.aio.RWLock {self.name!r}>"

@@ -1,4 +1,4 @@
-"""Checks stored records before use: other programs that can write the store could have written anything."""
+"""Finds damaged records (SQLite, SQL): checks each before use. Others who can write the store can write anything."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ one that the waiter ahead is gone, and the second and third take over if those a
 
 Read on: ``leases.py`` (what keeps keys alive), ``acquiring.py``, ``queue.py``, ``renewing.py``, ``store.py`` (the rest,
 and the operations in one list), ``subscriptions.py`` (who watches what). ``threads.py`` and ``tasks.py`` are the
-drivers; ``transport_*.py`` their connections, over ``http2.py`` and ``wire.py``, which do no I/O; ``channels.py`` is
-for a channel of grpcio that the user has made. Why it is so: docs/design/08-etcd.md.
+drivers, around one ``transport.py`` and one ``driver.py``. They do all I/O, beside ``channels.py``, which is for a
+channel of grpcio that the user has made. Why it is so: docs/design/08-etcd.md.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from typing import Any
 from ...core.protocol import Opened
 from .endpoints import Endpoints
 from .store import EtcdStore
-from .tasks import EtcdTasks
-from .threads import EtcdThreads
-from .transport_tasks import TaskTransport
-from .transport_threads import ThreadTransport
+from .tasks import EtcdTasks, TaskTransport
+from .threads import EtcdThreads, ThreadTransport
 from .url import parse
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...core import clock
-from ...core.protocol import SECOND, Ask, Busy, Grant, Holding, Missing, Refusal, Reply, Steps, T, Together
+from ...core.protocol import SECOND, Ask, Busy, Grant, Holding, Missing, Refusal, Reply, Steps, Together
 from ...core.timing import FIRST_TERM
 from . import wire
 from .errors import DRIVER_ERRORS, GrpcError
@@ -17,30 +17,12 @@ from .leases import EtcdLease
 from .permit import HELD, StoredPermit
 from .queue import EtcdQueue
 from .session import MOST_OPERATIONS, EtcdSession, Held, NameView
-from .wire import CREATE, EQUAL, GREATER, LESS, MOD, KeyValue, compare, delete, get, put
+from .wire import CREATE, EQUAL, GREATER, LESS, MOD, KeyValue, compare, delete, get, marked, put
 
 
 def deletion(holder: StoredPermit | KeyValue) -> wire.EtcdCall:
     """Of a holder's key, if that is still as it was read."""
     return wire.txn([compare(EQUAL, MOD, holder.key, holder.mod)], [delete(holder.key)], [])
-
-
-def marked(steps: Steps[T], **marks: bool) -> Steps[T]:
-    """The same steps, with these marks on each call."""
-    try:
-        call = next(steps)
-        while True:
-            try:
-                answer = yield call._replace(**marks)
-            except Exception as error:
-                call = steps.throw(error)
-            else:
-                call = steps.send(answer)
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()
 
 
 class Acquiring:
@@ -163,11 +145,7 @@ class Acquiring:
             if error.lease_is_gone:
                 return None
             raise
-        lease = session.leases.get(mine.lease)
-        if (
-            not (lease and lease.lasts(ask.ttl))
-            and not (yield from session.leases.keep_alive([mine.lease]))[mine.lease]
-        ):
+        if not (yield from session.leases.keep_alive([mine.lease]))[mine.lease]:
             return None
         return self._granted(ask, mine.create + epoch, mine.lease, since)
 
@@ -178,23 +156,18 @@ class Acquiring:
         return (yield from self._session.leases.for_holding(ask))
 
     def end_overdue(self, asking: str = "") -> Steps[None]:
-        """End the holders that nobody renews any more, while the lease that they share is renewed for others."""
-        for held in self._session.overdue():
-            if held.attempt != asking:
-                yield from self._end(held)
+        """End the holders that nobody renews any more, while the lease that they share is renewed for others.
 
-    def _end(self, held: Held) -> Steps[None]:
-        """Its term is over. An acquire that asks for it anew has removed it from the books, or writes the key."""
-        books = self._session.held
-        if books.get(held.attempt) is not held:
-            return
-        page = yield from self._session.range(self._session.holder_key(held.name, held.attempt))
-        if books.get(held.attempt) is not held:
-            return
-        if page.found:
-            yield deletion(page.found[0])
-        if books.get(held.attempt) is held:
-            self._session.forget(held.attempt)
+        An acquire that asks for one of them anew meanwhile has removed it from the books, or writes its key."""
+        session = self._session
+        for held in session.overdue():
+            if held.attempt == asking:
+                continue
+            page = yield from session.range(session.holder_key(held.name, held.attempt))
+            if page.found and session.held.get(held.attempt) is held:
+                yield deletion(page.found[0])
+            if session.held.get(held.attempt) is held:
+                session.forget(held.attempt)
 
     def _granted(self, ask: Ask, token: int, lease: int, since: float) -> Grant:
         until = since + ask.ttl / SECOND
@@ -232,17 +205,13 @@ class Acquiring:
                 continue
             if result.succeeded:
                 yield wire.txn([], [delete(word)], [])
-                yield from self._end_left(old)
+                if old.session != session.id:  # whoever has offered it may be gone
+                    try:
+                        yield from session.leases.revoke_left(old.name, old.attempt, old.lease)
+                    except DRIVER_ERRORS:
+                        pass  # then it runs out
                 return self._granted(ask, result.revision + epoch, lease.number, since)
             session.learn_epoch(result.pages[0])
-
-    def _end_left(self, old: StoredPermit) -> Steps[None]:
-        """What was offered has a lease of its own, and whoever offered it may be gone."""
-        if old.session != self._session.id:
-            try:
-                yield from self._session.leases.revoke_left(old.name, old.attempt, old.lease)
-            except DRIVER_ERRORS:
-                pass  # then it runs out
 
     # Waiting.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import queue
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -58,12 +58,6 @@ class _Borrowed:
             raise ConnectionError("the client was closed")
         return self._given.channel, (*_METADATA, *(getattr(self._given, "metadata", None) or ()))
 
-    def blame(self, host: Any) -> None:
-        pass
-
-    def logged_out(self, token: bytes) -> None:
-        pass
-
     def after_fork(self) -> None:
         pass
 
@@ -87,15 +81,34 @@ class ThreadChannel(_Borrowed):
         pass
 
 
-class ChannelThreadStream:
-    """A watch stream. grpcio's iterator cannot be waited for with a limit, so a thread reads it."""
+class _ChannelStream:
+    """A watch stream: what is to be sent, and what was told, in queues of the one or the other world."""
 
-    host = None
-    token = b""
+    def __init__(self, asked: Any, told: Any) -> None:
+        self._asked, self._told = asked, told
+
+    def send(self, messages: list[bytes]) -> None:
+        for message in messages:
+            self._asked.put_nowait(message)
+
+    def wake(self) -> None:
+        self._told.put_nowait(None)
+
+    def failed(self, error: Exception) -> None:
+        """Which member is asked, and as whom, is the user's affair."""
+
+
+def _messages(told: bytes | Exception | None) -> list[bytes]:
+    if isinstance(told, Exception):
+        raise told
+    return [] if told is None else [told]
+
+
+class ChannelThreadStream(_ChannelStream):
+    """grpcio's iterator cannot be waited for with a limit, so a thread reads it."""
 
     def __init__(self, channel: Any, metadata: Metadata) -> None:
-        self._asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[bytes | Exception | None] = queue.SimpleQueue()
+        super().__init__(queue.SimpleQueue(), queue.SimpleQueue())
         self._call = channel.stream_stream(WATCH.decode())(iter(self._asked.get, None), metadata=metadata)
         self._thread = start_thread("leasehold-etcd-watch", self._read)
 
@@ -107,21 +120,11 @@ class ChannelThreadStream:
         except grpc.RpcError as error:
             self._told.put(translated(error))
 
-    def send(self, messages: list[bytes]) -> None:
-        for message in messages:
-            self._asked.put(message)
-
     def read(self, seconds: float) -> list[bytes] | None:
         try:
-            told = self._told.get(timeout=seconds)
+            return _messages(self._told.get(timeout=seconds))
         except queue.Empty:
             return None
-        if isinstance(told, Exception):
-            raise told
-        return [] if told is None else [told]
-
-    def wake(self) -> None:
-        self._told.put(None)
 
     def close(self) -> None:
         self._asked.put(None)
@@ -165,22 +168,18 @@ class TaskChannel(_Borrowed):
         return ChannelTaskStream(*await self._connected(limit))
 
     async def close(self) -> None:
-        pass
+        await asyncio.sleep(0)  # for a stream that was closed just now
 
 
-class ChannelTaskStream:
-    """A watch stream."""
-
-    host = None
-    token = b""
+class ChannelTaskStream(_ChannelStream):
+    """Its iterator is read by a task: giving up a read would end the stream."""
 
     def __init__(self, channel: Any, metadata: Metadata) -> None:
-        self._asked: asyncio.Queue[bytes] = asyncio.Queue()
-        self._told: asyncio.Queue[bytes | Exception] = asyncio.Queue()
-        self._call = channel.stream_stream(WATCH.decode())(self._messages(), metadata=metadata)
+        super().__init__(asyncio.Queue(), asyncio.Queue())
+        self._call = channel.stream_stream(WATCH.decode())(self._unsent(), metadata=metadata)
         self._reader = asyncio.ensure_future(self._read())
 
-    async def _messages(self) -> AsyncIterator[bytes]:
+    async def _unsent(self) -> AsyncIterator[bytes]:
         while True:
             yield await self._asked.get()
 
@@ -192,37 +191,23 @@ class ChannelTaskStream:
         except grpc.RpcError as error:
             self._told.put_nowait(translated(error))
 
-    def send(self, messages: list[bytes]) -> None:
-        for message in messages:
-            self._asked.put_nowait(message)
-
     async def read(self, seconds: float) -> list[bytes] | None:
         try:
             async with asyncio.timeout(seconds):
-                told = await self._told.get()
+                return _messages(await self._told.get())
         except TimeoutError:
             return None
-        if isinstance(told, Exception):
-            raise told
-        return [told]
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._call.cancel()
         self._reader.cancel()
-        await asyncio.wait({self._reader}, timeout=1.0)
 
 
-class ClosedLoop(_Borrowed):
+class ClosedLoop(ThreadChannel):
     """At the exit, when the loop of an asyncio channel is gone: what is held goes when its lease runs out."""
 
     def __init__(self) -> None:
         super().__init__(None)
 
-    def send(self, call: EtcdCall, limit: float) -> list[bytes]:
+    def _carrier(self) -> tuple[Any, Metadata]:
         raise ConnectionError("the event loop of this channel is closed")
-
-    def watch(self, limit: float) -> Iterator[None]:
-        raise ConnectionError("the event loop of this channel is closed")
-
-    def close(self) -> None:
-        pass

@@ -15,8 +15,7 @@ from . import wire
 from .endpoints import Endpoints
 from .errors import DRIVER_ERRORS, GrpcError, translate
 from .store import EtcdStore
-from .threads import EtcdThreads
-from .transport_threads import ThreadTransport
+from .threads import EtcdThreads, ThreadTransport
 from .url import EtcdAddress, parse
 from .wire import first, read
 
@@ -54,29 +53,32 @@ def doctor(url: str, namespace: str = "") -> list[Finding]:
     found: list[Finding] = []
     leaders = set()
     for host in address.hosts:
-        member = address._replace(hosts=(host,))
-        transport = ThreadTransport(Endpoints(member))
-        try:
-            leaders.add(_member(transport, member, found))
-        finally:
-            transport.close()
+        leaders.add(_member(address._replace(hosts=(host,)), found))
     found += _authentication(address)
-    up = len(leaders - {None})
-    if not up:
+    if not leaders - {None}:
         return found
     found += _cluster(address, leaders - {None, 0})
     found += _lease(address, namespace)
     return found
 
 
-def _member(transport: ThreadTransport, address: EtcdAddress, found: list[Finding]) -> int | None:
+def _ask(address: EtcdAddress, call: wire.EtcdCall) -> wire.Fields:
+    """The answer to one call."""
+    transport = ThreadTransport(Endpoints(address))
+    try:
+        return read(transport.send(call, LIMIT)[0])
+    finally:
+        transport.close()
+
+
+def _member(address: EtcdAddress, found: list[Finding]) -> int | None:
     """Check one member. Returns its leader; 0: it has none, or this user may not read it; None: no answer."""
 
     def say(level: str, message: str, advice: str = "") -> None:
         found.append(Finding(level, address.where, message, advice))
 
     try:
-        status = read(transport.send(wire.EtcdCall(wire.STATUS, (b"",)), LIMIT)[0])
+        status = _ask(address, wire.EtcdCall(wire.STATUS, (b"",)))
     except DRIVER_ERRORS as error:
         if _forbidden(error):
             found.append(_hidden(address, "its status"))
@@ -127,22 +129,17 @@ def _authentication(address: EtcdAddress) -> Iterator[Finding]:
 
 def _asks_who_we_are(address: EtcdAddress) -> bool:
     """Whether authentication is on; a refusal tells that too. etcd 3.4 has no such request: try an empty login."""
-    transport = ThreadTransport(Endpoints(address))
     try:
+        return bool(first(_ask(address, wire.EtcdCall(wire.AUTH_STATUS, (b"",))), 2))
+    except GrpcError as error:
+        if not error.unimplemented:
+            return _told_by(error)
+    if not address.user:  # else the login succeeded
         try:
-            return bool(first(read(transport.send(wire.EtcdCall(wire.AUTH_STATUS, (b"",)), LIMIT)[0]), 2))
-        except GrpcError as error:
-            if not error.unimplemented:
-                return _told_by(error)
-        if address.user:
-            return True  # the login succeeded
-        try:
-            transport.send(wire.authenticate("", ""), LIMIT)
+            _ask(address, wire.authenticate("", ""))
         except GrpcError as error:
             return _told_by(error)
-        return True
-    finally:
-        transport.close()
+    return True
 
 
 def _told_by(error: GrpcError) -> bool:
@@ -152,24 +149,19 @@ def _told_by(error: GrpcError) -> bool:
 
 
 def _cluster(address: EtcdAddress, leaders: set[int | None]) -> Iterator[Finding]:
-    transport = ThreadTransport(Endpoints(address))
     try:
-        found = read(transport.send(wire.EtcdCall(wire.MEMBERS, (b"",)), LIMIT)[0]).get(2, [])
+        found = _ask(address, wire.EtcdCall(wire.MEMBERS, (b"",))).get(2, [])
         voters = sum(not first(read(member), 5) for member in found)  # the others are learners
         if voters % 2 == 0:
-            yield Finding(
-                WARNING,
-                address.where,
-                f"{voters} voting members",
-                "add one: an even number tolerates no more failures than one less",
-            )
+            advice = "add one: an even number tolerates no more failures than one less"
+            yield Finding(WARNING, address.where, f"{voters} voting members", advice)
         if len(address.hosts) < voters:
             few = f"the URL names {len(address.hosts)} of {voters} members"
             yield Finding(WARNING, address.where, few, "name all members, so that the client survives the loss of one")
     except DRIVER_ERRORS as error:
         yield _unseen(address, "the members", error)
     try:
-        alarms = read(transport.send(wire.EtcdCall(wire.ALARM, (b"",)), LIMIT)[0]).get(2, [])
+        alarms = _ask(address, wire.EtcdCall(wire.ALARM, (b"",))).get(2, [])
         for alarm in alarms:
             what, how = _ALARMS.get(first(read(alarm), 2), ("has an alarm", "run `etcdctl alarm list`"))
             yield Finding(ERROR, address.where, what, how)
@@ -177,8 +169,6 @@ def _cluster(address: EtcdAddress, leaders: set[int | None]) -> Iterator[Finding
             yield Finding(OK, address.where, "no alarms")
     except DRIVER_ERRORS as error:
         yield _unseen(address, "the alarms", error)
-    finally:
-        transport.close()
     if len(leaders) > 1:
         advice = "check that the hosts in the URL are one cluster, and run doctor again: an election may be in progress"
         yield Finding(ERROR, address.where, "the members name different leaders", advice)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from ...core import clock
@@ -32,6 +33,7 @@ WAITING_FRESH = 4.0
 """How long ago the waiters' lease may have been renewed: they look every 5 s."""
 MARK = b"~"
 """Ends the key ``s/<session>\\0<lease>~``, whose deletion tells this process at once that a shared lease is gone."""
+_WAITERS = 0
 _LAST = 0.05
 """What is said to be left of a lease that is in its last second."""
 _MOST_SEEN = 64
@@ -43,23 +45,23 @@ def whole(ttl: int) -> int:
     return -(-ttl // SECOND)
 
 
+@dataclass(slots=True, eq=False)
 class EtcdLease:
-    """One lease of etcd's. ``refreshed`` is the local time of sending of what last renewed it."""
+    """One lease of etcd's."""
 
-    __slots__ = ("_doubt", "attempt", "fence", "fence_key", "granted", "length", "marked", "number", "refreshed")
-
-    def __init__(self, number: int, length: int, fence_key: bytes = b"", attempt: str = "") -> None:
-        self.number = number
-        self.length = length
-        self.fence_key = fence_key
-        """Only of a lease that holders or waiters share."""
-        self.attempt = attempt
-        """Only of a lease that one attempt has for itself."""
-        self.refreshed = clock.now()
-        self.granted = self.marked = False
-        self.fence = 0
-        self._doubt = -1
-        """The newest fence behind which a write may yet arrive."""
+    number: int
+    length: int
+    fence_key: bytes = b""
+    """Only of a lease that holders or waiters share."""
+    attempt: str = ""
+    """Only of a lease that one attempt has for itself."""
+    refreshed: float = field(default_factory=clock.now)
+    """The local time of sending of what last renewed it."""
+    granted: bool = False
+    marked: bool = False
+    fence: int = 0
+    _doubt: int = -1
+    """The newest fence behind which a write may yet arrive."""
 
     @property
     def shared(self) -> bool:
@@ -101,8 +103,8 @@ class EtcdLeases:
         self._base = base
         self._session = session
         self._all: dict[int, EtcdLease] = {}
-        self._by_length: dict[int, EtcdLease] = {}
-        self._waiting: EtcdLease | None = None
+        self._shared: dict[int, EtcdLease] = {}
+        """By length; beside them that of the waiters."""
         self._own: dict[str, dict[int, EtcdLease]] = {}
         """By attempt: the leases that it has for itself."""
         self._seen: dict[int, tuple[float, float]] = {}
@@ -125,29 +127,37 @@ class EtcdLeases:
 
     def will_renew(self, ask: Ask) -> bool:
         """Whether ``for_holding`` is about to renew a lease that others share."""
-        lease = self._by_length.get(whole(ask.ttl)) if ask.kept else None
+        lease = self._shared.get(whole(ask.ttl)) if ask.kept else None
         return lease is not None and clock.now() - lease.refreshed > FRESH * lease.length
 
     def for_holding(self, ask: Ask) -> Steps[EtcdLease]:
-        length = whole(ask.ttl)
         if not ask.kept:
             return (yield from self.own(ask.name, ask.attempt, ask.ttl))
+        length = whole(ask.ttl)
         while True:
-            lease = self._by_length.get(length)
-            if lease is None or not (yield from self._is_fresh(lease, FRESH * length)):
-                made = yield from self._grant_shared(length)
-                lease = yield from self._one_of(self._by_length.get(length), made)
-                self._by_length[length] = lease
+            lease = yield from self._for_all(length, length, FRESH * length)
             if lease.marked or (yield from self._mark(lease)):
                 return lease
 
     def for_waiting(self) -> Steps[tuple[EtcdLease, bool]]:
         """The lease of the waiters, and whether it is another than before: then all places in the queue are gone."""
-        before = lease = self._waiting
-        if lease is None or not (yield from self._is_fresh(lease, WAITING_FRESH)):
-            made = yield from self._grant_shared(int(WAITER_TTL))
-            lease = self._waiting = yield from self._one_of(self._waiting, made)
+        before = self._shared.get(_WAITERS)
+        lease = yield from self._for_all(_WAITERS, int(WAITER_TTL), WAITING_FRESH)
         return lease, lease is not before
+
+    def _for_all(self, key: int, length: int, age: float) -> Steps[EtcdLease]:
+        """A lease that many share, renewed at most ``age`` seconds ago."""
+        while True:
+            lease = self._shared.get(key)
+            if lease is None:
+                number = _random()
+                lease = yield from self._grant(EtcdLease(number, length, self._base + b"f/%x" % number))
+                if self._shared.setdefault(key, lease) is not lease:  # another thread or task was faster
+                    yield from self.revoke(number)
+            elif (yield from self._is_fresh(lease, age)):
+                return lease
+            else:
+                self.lost(lease)
 
     def own(self, name: str, attempt: str, ttl: int) -> Steps[EtcdLease]:
         """A lease for one attempt; asked for again, the same one."""
@@ -175,10 +185,6 @@ class EtcdLeases:
         yield from self.revoke(number)
         return int(wire.first(answer, 3))
 
-    def _grant_shared(self, length: int) -> Steps[EtcdLease]:
-        number = _random()
-        return (yield from self._grant(EtcdLease(number, length, self._base + b"f/%x" % number)))
-
     def _grant(self, lease: EtcdLease) -> Steps[EtcdLease]:
         lease.refreshed = clock.now()
         self._all[lease.number] = lease  # already now: the answer may get lost
@@ -203,13 +209,6 @@ class EtcdLeases:
             )
         lease.granted = True
         return lease
-
-    def _one_of(self, there: EtcdLease | None, made: EtcdLease) -> Steps[EtcdLease]:
-        """The lease that another thread or task has made at the same time, if there is one: then ours is not needed."""
-        if there is None or there.unsure or made.refreshed - there.refreshed > FRESH * there.length:
-            return made
-        yield from self.revoke(made.number)
-        return there
 
     def _mark(self, lease: EtcdLease) -> Steps[bool]:
         """Write the key whose deletion tells that the lease is gone. False when the lease is gone already."""
@@ -304,10 +303,8 @@ class EtcdLeases:
     def lost(self, lease: EtcdLease) -> None:
         """It is gone, and every key with it."""
         self._all.pop(lease.number, None)
-        if self._by_length.get(lease.length) is lease:
-            del self._by_length[lease.length]
-        if self._waiting is lease:
-            self._waiting = None
+        for key in [key for key, each in list(self._shared.items()) if each is lease]:
+            del self._shared[key]
         if own := self._own.get(lease.attempt):
             own.pop(lease.number, None)
             if not own:
@@ -323,8 +320,12 @@ class EtcdLeases:
         if (lease := self._all.get(number)) is not None:
             self.lost(lease)
 
+    def own_of(self, attempt: str) -> list[int]:
+        """The leases that it has for itself."""
+        return list(self._own.get(attempt, ()))
+
     def revoke_own(self, attempt: str) -> Steps[None]:
-        for number in list(self._own.get(attempt, ())):
+        for number in self.own_of(attempt):
             yield from self.revoke(number)
 
     def may_hold(self, attempt: str) -> bool:

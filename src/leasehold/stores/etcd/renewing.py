@@ -2,7 +2,8 @@
 
 A renewal for less than the lease's length keeps the holder where it is: the term is shorter, the lease is not. One for
 more is a conditional write of the key, which attaches it to a lease of its own. So a holder never moves to a shorter
-lease, and two renewals that cross do no harm, but for a move whose answer is late: see ``_moving``.
+lease. A move whose answer was lost may yet arrive, or another renewal be about to make one: so each renewal keeps alive
+not only the lease that the key is on, but all that the attempt has for itself.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ...core import clock
 from ...core.protocol import BROKEN, GONE, RENEWED, SECOND, Renewal, Steps, T
 from ...errors import StoreNotReady, StoreUnavailable
 from . import wire
-from .acquiring import Acquiring, marked
-from .errors import DRIVER_ERRORS, GrpcError
+from .acquiring import Acquiring
+from .errors import DRIVER_ERRORS
 from .leases import whole
 from .permit import INTERRUPTED, read_permit
 from .session import MOST_OPERATIONS, EtcdSession
-from .wire import EQUAL, MOD, KeyValue, compare, get, put
+from .wire import EQUAL, MOD, KeyValue, compare, get, marked, put
 
 RenewalOutcome: TypeAlias = str | StoreUnavailable
 
@@ -35,25 +36,6 @@ class Renewing:
     def __init__(self, session: EtcdSession, acquiring: Acquiring) -> None:
         self._session = session
         self._acquiring = acquiring
-        self.begin()
-
-    def begin(self) -> None:
-        self._moving: dict[object, str] = {}
-        """The moves that may yet arrive, each with its attempt. The attempt's key is written before it is trusted:
-        after that a move that was asked for before finds another revision. A move is noted before its lease is renewed,
-        so a renewal that finds no note was sent before, and its term ends before that lease does."""
-
-    def forget(self, attempt: str) -> None:
-        """Its key is gone: a move that arrives finds none."""
-        self._arrived(self._moves_of(attempt))
-
-    def _moves_of(self, attempt: str) -> list[object]:
-        return [move for move, whose in list(self._moving.items()) if whose == attempt]
-
-    def _arrived(self, moves: list[object]) -> None:
-        """They have arrived, or change nothing if they do."""
-        for move in moves:
-            self._moving.pop(move, None)
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
         outcomes = yield from urgent(self._renew(batch))
@@ -70,40 +52,34 @@ class Renewing:
 
     def _renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
         session = self._session
-        unsettled = set(self._moving.values())
         found = yield from self._read(batch)
         epoch = yield from session.known_epoch()
         outcomes: list[RenewalOutcome] = [GONE] * len(batch)
-        stay: dict[int, list[int]] = {}
+        stay: list[tuple[int, KeyValue]] = []
         moves: list[tuple[int, KeyValue]] = []
+        terms: dict[int, int] = {}
         for at, (each, key) in enumerate(zip(batch, found, strict=True)):
             if each.offered:
                 session.offered.add(each.attempt)
             if key is None or key.create + epoch != each.token:
-                self.forget(each.attempt)
                 if session.find(each.name, each.attempt, each.token):
                     session.forget(each.attempt)
             elif (state := _state(key)) is None:
                 outcomes[at] = StoreUnavailable(f"the record of {each.name!r} is damaged, or of another program")
             elif state == INTERRUPTED:
                 outcomes[at] = BROKEN
-            elif each.attempt in unsettled or not self._can_stay(each, key.lease):
+            elif not self._can_stay(each, key.lease):
                 moves.append((at, key))
             else:
-                stay.setdefault(key.lease, []).append(at)
-        alive = yield from self._keep_alive(
-            {number: max(batch[at].ttl for at in some) for number, some in stay.items()}
-        )
-        for number, some in stay.items():
-            for at in some:
-                again = self._look_again(batch[at], found[at])
-                outcomes[at] = RENEWED if alive[number] else (yield from self._one(batch, again))
-        away: StoreUnavailable | None = None
+                stay.append((at, key))
+                for number in (key.lease, *session.leases.own_of(each.attempt)):
+                    terms[number] = max(each.ttl, terms.get(number, 0))
+        alive = yield from self._keep_alive(terms)
+        for at, key in stay:
+            again = self._look_again(batch[at], key)
+            outcomes[at] = RENEWED if alive[key.lease] else (yield from self._one(batch, again))
         for at, key in moves:
-            outcomes[at] = away or (yield from self._one(batch, self._move(batch[at], key)))
-            error = outcomes[at]
-            if isinstance(error, StoreUnavailable) and isinstance(error.__cause__, OSError):
-                away = error  # the server does not answer: the other renewals must not wait for the rest of the moves
+            outcomes[at] = yield from self._one(batch, self._move(batch[at], key))
         return outcomes
 
     def _read(self, batch: Sequence[Renewal]) -> Steps[list[KeyValue | None]]:
@@ -143,33 +119,22 @@ class Renewing:
     def _move(self, renewal: Renewal, key: KeyValue) -> Steps[RenewalOutcome]:
         """Attach a holder to a lease of its own. The lease that it leaves is renewed no more for it."""
         session, attempt = self._session, renewal.attempt
-        earlier, move, asked = self._moves_of(attempt), object(), False
-        self._moving[move] = attempt
-        try:
-            old = session.leases.get(key.lease)
-            least = 0 if old is None else old.length * SECOND  # another renewal may just be granted that much
-            lease = yield from session.leases.own(renewal.name, attempt, max(renewal.ttl, least))
-            call = wire.txn([compare(EQUAL, MOD, key.key, key.mod)], [put(key.key, key.value, lease.number)], [])
-            asked = True
-            succeeded = wire.read_txn((yield call)).succeeded
-        except BaseException as error:  # also when the driver closes these steps
-            if not asked or (isinstance(error, GrpcError) and not error.unknown):
-                self._arrived([move])
-            raise
-        self._arrived([move])
-        if not succeeded:
+        old = session.leases.get(key.lease)
+        least = 0 if old is None else old.length * SECOND  # another renewal may just be granted that much
+        lease = yield from session.leases.own(renewal.name, attempt, max(renewal.ttl, least))
+        call = wire.txn([compare(EQUAL, MOD, key.key, key.mod)], [put(key.key, key.value, lease.number)], [])
+        if not wire.read_txn((yield call)).succeeded:
             return (yield from self._look_again(renewal, key))
-        self._arrived(earlier)
         held = session.held.get(attempt)
         if held is not None:
             session.held[attempt] = held._replace(lease=lease.number)
         return RENEWED
 
-    def _look_again(self, renewal: Renewal, key: KeyValue | None) -> Steps[RenewalOutcome]:
+    def _look_again(self, renewal: Renewal, key: KeyValue) -> Steps[RenewalOutcome]:
         """It was ours when it was read, and then it was not as it had been: it is gone, unless another renewal has
         moved it meanwhile to another lease."""
         [now] = yield from self._read([renewal])
-        if now is None or key is None or now.mod == key.mod or now.create != key.create:
+        if now is None or now.mod == key.mod or now.create != key.create:
             return GONE
         [outcome] = yield from self._renew([renewal])
         return outcome

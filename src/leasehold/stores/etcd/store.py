@@ -1,7 +1,7 @@
 """What is asked of etcd, and how its answers are read. Written once; the drivers do the I/O.
 
 ``session.py`` has the stored shape and what one ``Locks`` knows, ``leases.py`` what keeps keys alive. How a lease is
-taken is in ``acquiring.py``, waited for in ``queue.py``, kept in ``renewing.py``; ``listing.py`` is what is only read.
+taken is in ``acquiring.py``, waited for in ``queue.py``, kept in ``renewing.py``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...core import clock
+from ...core.log import WARNING, log
 from ...core.protocol import SECOND, Ask, Busy, Holding, Renewal, Reply, Steps, Store, Together
 from ...errors import StoreNotReady
 from . import wire
 from .acquiring import Acquiring, deletion
 from .errors import DRIVER_ERRORS, GrpcError
-from .listing import Listing
-from .permit import RESTING, StoredPermit, read_permit
+from .permit import HELD, RESTING, VERSION, StoredPermit, read_permit
 from .queue import EtcdQueue
 from .renewing import RenewalOutcome, Renewing
-from .session import EtcdSession
+from .session import MOST_OPERATIONS, EtcdSession
 from .subscriptions import TAKING, Interest
-from .wire import CREATE, EQUAL, MOD, compare, delete, get, put
+from .wire import CREATE, EQUAL, MOD, KeyValue, compare, delete, get, put
 
 SHORT = 5.0
 """A rest of fewer seconds is ended by its process: etcd's leases are of whole seconds, two at the least."""
@@ -41,12 +41,10 @@ class EtcdStore(Store):
         self._queue = EtcdQueue(self.session)
         self._acquiring = Acquiring(self.session, self._queue)
         self._renewing = Renewing(self.session, self._acquiring)
-        self._listing = Listing(self.session)
 
     def reset(self) -> None:
         """In a forked child: own nothing."""
         self.session.begin()
-        self._renewing.begin()
 
     def acquire(self, ask: Ask) -> Steps[Reply]:
         return self._acquiring.acquire(ask)
@@ -59,18 +57,6 @@ class EtcdStore(Store):
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[list[RenewalOutcome]]:
         return self._renewing.renew(batch)
-
-    def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
-        return self._listing.scan(prefix, after, count)
-
-    def inspect(self, name: str) -> Steps[Sequence[Holding]]:
-        return self._listing.inspect(name)
-
-    def read_note(self, name: str) -> Steps[str | None]:
-        return self._listing.read_note(name)
-
-    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
-        return self._listing.write_note(name, attempt, token, text)
 
     def tidy(self) -> Steps[None]:
         """Nothing to do in etcd: keys go with their leases."""
@@ -88,7 +74,6 @@ class EtcdStore(Store):
             if holder is not None and holder.rest:
                 rest = holder.rest / SECOND - (clock.now() - held.granted if held else 0.0)
         given = yield from self._delete(name, attempt, token, rest)
-        self._renewing.forget(attempt)
         if held is not None:
             session.forget(attempt)
         if attempt not in session.held:  # else it is held with another token
@@ -164,6 +149,69 @@ class EtcdStore(Store):
             yield wire.txn([], [delete(word)], [])
         return result.succeeded
 
+    # Reading, and notes.
+
+    def scan(self, prefix: str, after: str, count: int) -> Steps[tuple[Sequence[Holding], str | None]]:
+        """A damaged record is about one name: it is left out, and does not hide the others."""
+        start = self.session.base + b"h/"
+        past = start + after.encode(errors="surrogateescape") + b"\1" if after else b""
+        first = start + prefix.encode()
+        page = yield from self.session.range(max(first, past), _after(first), limit=count)
+        found, upto = page.found, None
+        if page.more:
+            names = [key.key[len(start) :].partition(b"\0")[0] for key in found]
+            upto = names[-1]
+            if names[0] == upto:  # one name fills the page
+                found = (yield from self.session.range(start + upto, start + upto + b"\1")).found
+            else:
+                found = [key for key, name in zip(found, names, strict=True) if name != upto]
+                upto = next(name for name in reversed(names) if name != upto)
+        holders = [permit for key in found if (permit := _read_or_skip(key)) is not None]
+        return (yield from self._listed(holders)), None if upto is None else upto.decode(errors="surrogateescape")
+
+    def inspect(self, name: str) -> Steps[Sequence[Holding]]:
+        page = yield from self.session.range(*self.session.holders_of(name))
+        return (yield from self._listed([read_permit(key) for key in page.found]))
+
+    def _listed(self, holders: list[StoredPermit]) -> Steps[list[Holding]]:
+        names = list(dict.fromkeys(holder.name for holder in holders))
+        waiters: dict[str, int] = {}
+        for start in range(0, len(names), MOST_OPERATIONS):
+            some = names[start : start + MOST_OPERATIONS]
+            counts = [get(*self.session.waiters_of(name), count_only=True) for name in some]
+            result = wire.read_txn((yield wire.txn([], [*counts, get(self.session.epoch_key)], [])))
+            *pages, epoch = result.pages
+            self.session.learn_epoch(epoch)  # another than before, if the cluster was made anew
+            waiters.update(zip(some, (page.total for page in pages), strict=True))
+        return (yield from self.session.seen(holders, waiters))
+
+    def read_note(self, name: str) -> Steps[str | None]:
+        page = yield from self.session.range(self._note_key(name))
+        if not page.found:
+            return None
+        version, _, text = page.found[0].value.partition(b" ")
+        if version != b"%d" % VERSION:
+            raise StoreNotReady(f"the note of {name!r} was written by a newer leasehold: upgrade leasehold")
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            raise StoreNotReady(f"the note of {name!r} is not text: remove {page.found[0].key!r}") from error
+
+    def write_note(self, name: str, attempt: str, token: int, text: str | None) -> Steps[bool]:
+        key = self._note_key(name)
+        change = delete(key) if text is None else put(key, b"%d %s" % (VERSION, text.encode()))
+        epoch = yield from self.session.known_epoch()
+        while True:
+            holder = yield from self.session.holder(name, attempt)
+            if holder is None or holder.create + epoch != token or holder.state != HELD:
+                return False
+            unchanged = [compare(EQUAL, MOD, holder.key, holder.mod)]
+            if wire.read_txn((yield wire.txn(unchanged, [change], []))).succeeded:
+                return True
+
+    def _note_key(self, name: str) -> bytes:
+        return self.session.base + b"n/" + name.encode()
+
     # For the listener.
 
     def words(self) -> tuple[bytes, bytes]:
@@ -180,3 +228,16 @@ class EtcdStore(Store):
                 key = self.session.holder_key(held.name, held.attempt)
                 found[held.attempt] = Interest(TAKING, held.name, key, key + b"\0", 1)
         return found
+
+
+def _read_or_skip(key: KeyValue) -> StoredPermit | None:
+    try:
+        return read_permit(key)
+    except StoreNotReady as error:
+        log(WARNING, "left out of the listing: %s", error)
+        return None
+
+
+def _after(prefix: bytes) -> bytes:
+    """The end of the range of keys that start with the prefix."""
+    return prefix[:-1] + bytes((prefix[-1] + 1,))  # never 0xff: no UTF-8 text has that

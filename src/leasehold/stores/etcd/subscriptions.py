@@ -54,8 +54,8 @@ class Subscription:
     def __init__(self, number: int, interest: Interest) -> None:
         self.number = number
         self.key, self.end = interest.key, interest.end
-        self.began = self.told = 0
-        """The revision after which it tells of everything, once it has begun, and the last that it has told of."""
+        self.told = 0
+        """The last revision that it has told of, or after which it tells of everything."""
         self.interests: dict[str, Interest] = {}
         """By attempt. An interest may begin later, and at a later key."""
 
@@ -118,12 +118,8 @@ class Subscriptions:
         found = []
         for subscription, interest in zip(have, wanted, strict=True):
             subscription.interests[attempt] = interest
-            if (
-                subscription.told >= interest.revision
-            ):  # to others, or to this one when it wanted to know something else
-                found.append(self._wake(attempt, interest, subscription.told))
-            elif subscription.began >= interest.revision:
-                found.append(self._ask(attempt, subscription.began))
+            if subscription.told >= interest.revision:  # to others, or before it was asked
+                found.append(self._ask(attempt, subscription.told))
         return found
 
     def _for(self, interest: Interest, had: list[Subscription]) -> Subscription:
@@ -190,7 +186,7 @@ class Subscriptions:
             return []
         interests = list(subscription.interests.items())
         if told.created:  # a waiter that has looked before may have missed something
-            subscription.began = told.revision
+            subscription.told = told.revision
             return [self._ask(attempt, told.revision) for attempt, each in interests if each.revision <= told.revision]
         if not told.deletes:
             return []

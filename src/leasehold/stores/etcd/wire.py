@@ -6,7 +6,10 @@ those of etcd's published ``rpc.proto`` and ``kv.proto``, which never change the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
+
+from ...core.protocol import Steps, T
 
 Fields: TypeAlias = dict[int, list[Any]]
 
@@ -88,6 +91,29 @@ class EtcdCall(NamedTuple):
     """Whether it is part of a new acquire. Those take turns among themselves: none delays a release or a claim."""
 
 
+def mapped(steps: Steps[T], change: Callable[[Any], Any]) -> Steps[T]:
+    """The same steps, with each call changed."""
+    try:
+        call = next(steps)
+        while True:
+            try:
+                answer = yield change(call)
+            except Exception as error:
+                call = steps.throw(error)
+            else:
+                call = steps.send(answer)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def marked(steps: Steps[T], **marks: bool) -> Steps[T]:
+    """The same steps, with these marks on each call."""
+    return mapped(steps, lambda call: call._replace(**marks))
+
+
 RANGE, TXN = b"/etcdserverpb.KV/Range", b"/etcdserverpb.KV/Txn"
 GRANT, REVOKE = b"/etcdserverpb.Lease/LeaseGrant", b"/etcdserverpb.Lease/LeaseRevoke"
 KEEP_ALIVE, TIME_TO_LIVE = b"/etcdserverpb.Lease/LeaseKeepAlive", b"/etcdserverpb.Lease/LeaseTimeToLive"
@@ -138,18 +164,8 @@ def range_of(
     keys_only: bool = False,
     count_only: bool = False,
 ) -> bytes:
-    parts = [text(1, key)]
-    if end:
-        parts.append(text(2, end))
-    if limit:
-        parts.append(number(3, limit))
-    if last_first:
-        parts.append(number(5, 2))
-    if keys_only:
-        parts.append(number(8, 1))
-    if count_only:
-        parts.append(number(9, 1))
-    return b"".join(parts)
+    reading = number(3, limit) + number(5, 2 * last_first) + number(8, keys_only) + number(9, count_only)
+    return text(1, key) + (text(2, end) if end else b"") + reading  # an empty end would be that of all keys
 
 
 def get(*args: Any, **options: Any) -> bytes:
@@ -158,7 +174,7 @@ def get(*args: Any, **options: Any) -> bytes:
 
 
 def put(key: bytes, value: bytes, lease: int = 0) -> bytes:
-    return text(2, text(1, key) + text(2, value) + (number(3, lease) if lease else b""))
+    return text(2, text(1, key) + text(2, value) + number(3, lease))
 
 
 def delete(key: bytes) -> bytes:
@@ -172,9 +188,7 @@ def compare(result: int, target: int, key: bytes, value: int | bytes, end: bytes
 
 
 def txn(compares: list[bytes], success: list[bytes], failure: list[bytes]) -> EtcdCall:
-    parts = [text(1, each) for each in compares]
-    parts += [text(2, each) for each in success]
-    parts += [text(3, each) for each in failure]
+    parts = [text(field, each) for field, some in enumerate((compares, success, failure), 1) for each in some]
     return EtcdCall(TXN, (b"".join(parts),))
 
 
@@ -200,13 +214,8 @@ def authenticate(user: str, password: str) -> EtcdCall:
 
 def watch_create(number_of_it: int, key: bytes, end: bytes, *, puts: bool, deletes: bool) -> bytes:
     """A watch from now on."""
-    parts = [text(1, key), text(2, end)]
-    if not puts:
-        parts.append(number(5, 0))
-    if not deletes:
-        parts.append(number(5, 1))
-    parts.append(number(7, number_of_it))
-    return text(1, b"".join(parts))
+    unwanted = (b"" if puts else number(5, 0)) + (b"" if deletes else number(5, 1))
+    return text(1, text(1, key) + text(2, end) + unwanted + number(7, number_of_it))
 
 
 def watch_cancel(number_of_it: int) -> bytes:

@@ -19,3 +19,43 @@ concerns. The waiter receives it by a change stream, or by a tailable cursor on 
 (the commands), :mod:`.calls` and :mod:`.listening` (waking), :mod:`.driver`, :mod:`.threads`, :mod:`.tasks` (the I/O);
 ``docs/design/06-mongodb.md`` has the reasons.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...core.protocol import Opened, TaskDriver, ThreadDriver
+
+if TYPE_CHECKING:
+    from .url import Target
+
+
+def open_url(url: str, namespace: str) -> Opened:
+    from .url import target_from_url
+
+    return _open(target_from_url(url, namespace))
+
+
+def open_client(client: object, namespace: str) -> Opened:
+    """The user's own MongoClient, AsyncMongoClient, Database or Collection of either."""
+    from .url import target_from_client
+
+    return _open(target_from_client(client, namespace))
+
+
+def _open(target: Target) -> Opened:
+    from .store import MongoStore
+
+    store = MongoStore()
+
+    def threads() -> ThreadDriver:
+        from .threads import MongoThreads
+
+        return MongoThreads(target.for_threads(), store.waiters)
+
+    def tasks() -> TaskDriver:
+        from .tasks import MongoTasks
+
+        return MongoTasks(target.for_tasks(), store.waiters)
+
+    return Opened(store, threads, tasks)

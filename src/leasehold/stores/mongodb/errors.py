@@ -14,6 +14,7 @@ from pymongo.errors import (
 )
 
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
+from ..common.causes import cut_chain
 
 FORBIDDEN, EXISTS, NOT_CAPPED = 13, 48, 2
 """Codes of the server: not allowed; the collection exists; a tailable cursor on a collection that is not capped."""
@@ -51,6 +52,7 @@ _NOT_READY = {
 def translate(error: Exception, where: str) -> StoreError:
     """The driver's error in our terms."""
     gist = _gist(error)
+    cut_chain(error)
     match error:
         case DuplicateKeyError():
             fields = ", ".join((error.details or {}).get("keyPattern") or {}) or "other fields"

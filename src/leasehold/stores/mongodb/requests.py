@@ -92,6 +92,13 @@ class Find(NamedTuple):
         return leases.find({"_id": {"$in": [access.id(name) for name in self.names]}}, **LOOK).to_list()
 
 
+class Hello(NamedTuple):
+    """Answered with what the primary says of itself; in it its clock, as ``localTime``."""
+
+    def __call__(self, access: Access) -> Any:
+        return access.database.command("hello")
+
+
 class FindPage(NamedTuple):
     """Answered with ``most`` documents that have holders, in order, of names with this prefix that come ``after``."""
 

@@ -1,4 +1,4 @@
-"""The dialect of the MongoDB store: what is asked for each operation, and how the answer is read.
+"""The store logic of MongoDB: what is asked for each operation, and how the answer is read.
 
 The package's own text says what is stored; :mod:`.pipelines` has the rules.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
@@ -20,50 +21,21 @@ from ...core.protocol import (
     Holding,
     Mismatch,
     Missing,
-    Opened,
     Renewal,
     Reply,
     Steps,
     Store,
-    TaskDriver,
-    ThreadDriver,
 )
 from ...errors import StoreNotReady, StoreUnavailable
 from . import pipelines, records
 from .errors import ACCESS_REFUSED, changed_of_some, failed_of_some, is_race
 from .index import see_to_index
 from .pipelines import INTERRUPTED, RESTING, with_ask
-from .requests import Change, ChangeMany, Document, Find, FindPage, PassOn, Sender, Urgency
-from .url import Target, target_from_client, target_from_url
+from .requests import Change, ChangeMany, Document, Find, FindPage, Hello, PassOn, Sender, Urgency
 from .waiters import WaitingAttempt, WaitingAttempts
 
 RACES = 50
 """How often an upsert may lose against another of the same name, which can happen once or twice, until it is odd."""
-
-
-def open_url(url: str, namespace: str) -> Opened:
-    return _open(target_from_url(url, namespace))
-
-
-def open_client(client: object, namespace: str) -> Opened:
-    """The user's own MongoClient, AsyncMongoClient, Database or Collection of either."""
-    return _open(target_from_client(client, namespace))
-
-
-def _open(target: Target) -> Opened:
-    store = MongoStore()
-
-    def threads() -> ThreadDriver:
-        from .threads import MongoThreads
-
-        return MongoThreads(target.for_threads(), store.waiters)
-
-    def tasks() -> TaskDriver:
-        from .tasks import MongoTasks
-
-        return MongoTasks(target.for_tasks(), store.waiters)
-
-    return Opened(store, threads, tasks)
 
 
 class MongoStore(Store):
@@ -254,6 +226,11 @@ class MongoStore(Store):
             return False
         mine = next(one for one in document["holders"] if (one["attempt"], one["token"]) == (attempt, token))
         return bool(mine["expires"] > document["now"] and mine["state"] != INTERRUPTED)
+
+    def read_clock(self, name: str) -> Steps[int | None]:
+        yield Urgency.SETTLE
+        moment: datetime = (yield Hello())["localTime"]
+        return int(moment.replace(tzinfo=UTC).timestamp() * 1000) * 1000
 
     def tidy(self) -> Steps[None]:
         yield Urgency.SETTLE

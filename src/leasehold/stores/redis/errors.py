@@ -1,4 +1,4 @@
-"""From what redis-py raises to what leasehold does: unknown and worth a retry, or not ready and how to mend it."""
+"""What redis-py's errors mean: unavailable (outcome unknown, worth a retry), or not ready; and damaged records."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from redis import exceptions as redis_errors
 
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
+from ..common.causes import cut_chain
 
 DRIVER_ERRORS = (redis_errors.RedisError, OSError)
 """Everything that a call to redis-py raises for reasons that lie outside this process."""
@@ -73,6 +74,7 @@ def text_of(error: BaseException) -> str:
 def translate(error: BaseException, where: str, *, was_writable: bool = False) -> StoreError:
     """``was_writable``: whether a write has succeeded there before, so that a replica is one by failover."""
     text = text_of(error)
+    cut_chain(error)
     if _is_tls(error):
         return StoreNotReady(
             f"{where}: TLS connection failed ({_reason(error)}): check that the port speaks TLS and that the "

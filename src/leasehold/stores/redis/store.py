@@ -41,6 +41,7 @@ from .scripts import (
     ABANDON,
     ACQUIRE,
     ACQUIRE_ALL,
+    CLOCK,
     INTERRUPT,
     LOOK,
     LOOK_FOR,
@@ -83,7 +84,7 @@ class RedisStore(Store):
         self._listings: dict[tuple[str, str], list[str]] = {}
         # By attempt, the number of the last try that got no answer: it may yet arrive (mark.lua).
         self._unanswered: dict[str, int] = {}
-        self._push = b"2" if quorum else b"0"
+        self._quorum = b"2" if quorum else b"0"
 
     def begin(self, session: bytes) -> None:
         """Rings go there from now on: for a driver, when it is made, and in a forked child, where nobody waits."""
@@ -162,7 +163,7 @@ class RedisStore(Store):
             f"{ask.shape} {ask.limit}".encode(),
             b"1" if ask.fair else b"0",
             b"1" if ask.queue else b"0",
-            self._push,
+            self._quorum,
         )
 
     def keep_waiting(self, batch: Sequence[Ask]) -> Steps[Sequence[Busy | None]]:
@@ -320,6 +321,9 @@ class RedisStore(Store):
         args = (attempt.encode(), b"%d" % token, *(() if text is None else (text.encode(),)))
         call = ScriptCall(WRITE_NOTE, (*self.keys(name), self.note_key(name)), args)
         return bool((yield call))
+
+    def read_clock(self, name: str) -> Steps[int | None]:
+        return int((yield ScriptCall(CLOCK, self.keys(name)[:1], ())))
 
     def tidy(self) -> Steps[None]:
         """Nothing to do: the keys expire by themselves, a day after their last use."""

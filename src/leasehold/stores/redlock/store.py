@@ -25,7 +25,6 @@ from ...core.protocol import (
     Busy,
     Grant,
     Holding,
-    Opened,
     Renewal,
     Reply,
     Steps,
@@ -340,7 +339,7 @@ class RedlockStore(Store):
         error = StoreUnavailable(
             f"redlock: no majority: fewer than {self.quorum} of {self.nodes} nodes answered or agreed{why}"
         )
-        error.__cause__ = errors[0] if errors else None
+        error.__cause__ = (errors[0].__cause__ or errors[0]) if errors else None
         return error
 
 
@@ -350,17 +349,6 @@ def _patience(ttl: int) -> float:
 
 def _is(reply: Any, code: int) -> bool:
     return isinstance(reply, list) and reply[0] == code
-
-
-def open_url(url: str, namespace: str) -> Opened:
-    from ..redis import check_options
-    from .tasks import RedlockTasks
-    from .threads import RedlockThreads
-
-    nodes = nodes_of(url)
-    check_options(nodes[0])
-    store = RedlockStore(namespace, len(nodes))
-    return Opened(store, lambda: RedlockThreads(nodes), lambda: RedlockTasks(nodes))
 
 
 def nodes_of(url: str) -> list[RedisAddress]:

@@ -50,7 +50,7 @@ class OnlyReads(StoreNotReady):
 
 
 class Dialect:
-    """One flavour of SQL, for one table."""
+    """The SQL of one kind of database, for one table."""
 
     scheme: str
     CREATED: Collection[Any]

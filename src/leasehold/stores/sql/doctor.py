@@ -9,7 +9,7 @@ from typing import Any
 from ...core import clock
 from ...errors import StoreError, StoreNotReady
 from ..common.findings import DONE, ERROR, OK, TO_DO, WARNING, Finding
-from ..urls import find
+from ..urls import find_store
 from .dialect import Dialect
 from .requests import Broken, Refused, Statement
 from .session import broken
@@ -80,7 +80,7 @@ def doctor(url: object) -> list[Finding]:
 
 
 def _driver(url: object) -> SqlThreads:
-    driver = find(url, "").threads()
+    driver = find_store(url, "").threads()
     if not isinstance(driver, SqlThreads):
         raise ValueError("this is not a SQL store")
     return driver

@@ -16,6 +16,7 @@ from ...core import clock
 from ...core.log import WARNING, log
 from ...core.protocol import SECOND, Steps
 from ...errors import StoreUnavailable
+from ..common.causes import cut_chain
 from .dialect import Dialect, OnlyReads
 from .requests import Broken, Full, Pause, Refused, Result, Statement, Turn, Unsent
 from .waiting import Waiters
@@ -267,4 +268,5 @@ def never_sent(steps: Steps[Any]) -> None:
 
 
 def broken(error: BaseException) -> StoreUnavailable:
+    cut_chain(error.__cause__ or error)
     return StoreUnavailable(f"the connection to the server was lost, or timed out: {error}")

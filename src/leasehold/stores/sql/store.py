@@ -72,6 +72,9 @@ class SqlStore(EntryStore):
         self._check_locks_until = 0.0
         """Until when renewals first ask which rows are locked."""
 
+    def read_clock(self, name: str) -> Steps[int | None]:
+        return (yield from self.table.read(name)).now
+
     def acquire(self, ask: Ask) -> Steps[Reply]:
         known = self.waiters.get(ask.attempt)
         waiter = known or Waiter()

@@ -9,9 +9,10 @@ from contextlib import closing
 from urllib.parse import quote
 
 from ...errors import StoreNotReady
-from ..common.fifo import MEND_FOLDER, Untrusted, open_folder
+from ..common.doorbell import MEND_FOLDER, Untrusted, open_folder
 from ..common.findings import ERROR, OK, WARNING, Finding
-from .store import CONTAINER_ADVICE, FORMAT, in_container, is_default, path_of, refuse_network
+from .file import CONTAINER_ADVICE, in_container, is_default, path_of, refuse_network
+from .store import FORMAT
 
 
 def doctor(url: str) -> list[Finding]:

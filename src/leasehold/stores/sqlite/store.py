@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import sys
 import threading
 import time
 import weakref
@@ -23,13 +22,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ...core import clock
-from ...core.log import WARNING, log
-from ...core.protocol import SECOND, Opened, Steps, T, TaskDriver, ThreadDriver, refuse_options, run_steps
+from ...core.protocol import SECOND, Steps, T, run_steps
 from ...errors import StoreError, StoreNotReady, StoreUnavailable
 from ..common import forms
+from ..common.doorbell import Doorbell
 from ..common.entries import (
     Alive,
-    JointEntryStore,
     Page,
     Read,
     ReadNote,
@@ -41,8 +39,8 @@ from ..common.entries import (
     WriteNote,
     outlive_boot,
 )
-from ..common.fifo import Doorbell
 from ..common.reentry import refused
+from .file import boot_id, identity, is_default, refuse_network, warn_in_container
 
 FORMAT = 1
 """The format of a row. A newer one is refused, so that an old process never misreads a newer record."""
@@ -96,86 +94,6 @@ KEEP_RECORDS = 24 * 3600 * SECOND
 TIDY_EVERY = 3600 * SECOND
 CHECK_EVERY = 0.02
 """Seconds between checks whether the path still names the file that was opened."""
-
-_NETWORK = {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "ceph", "lustre", "gpfs", "9p", "virtiofs"}
-_NETWORK |= {"fuse.sshfs", "fuse.glusterfs", "fuse.s3fs", "fuse.rclone", "fuse.ceph", "ocfs2", "gfs2", "vboxsf"}
-
-
-def default_url() -> str:
-    """The URL of the default database, a file in the user's state folder. Raises StoreNotReady without a folder."""
-    folder = _default_folder()
-    if folder is None:
-        raise StoreNotReady(
-            "this user has no home folder for the default database: set LEASEHOLD_URL, HOME or XDG_STATE_HOME "
-            "(an absolute path), or give the URL of a store"
-        )
-    return f"sqlite:///{folder.replace('%', '%25').replace('?', '%3F')}/leases.db"
-
-
-def _default_folder() -> str | None:
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # the XDG specification says to ignore a relative path
-        state = os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(os.path.normpath(state), "leasehold") if os.path.isabs(state) else None
-
-
-CONTAINER_ADVICE = (
-    "its leases exclude only processes of this container; to exclude others, set LEASEHOLD_URL to a file on a shared "
-    "volume, or to a server"
-)
-_warned: list[bool] = []
-
-
-def in_container() -> bool:
-    if os.environ.get("container") or os.environ.get("KUBERNETES_SERVICE_HOST"):  # noqa: SIM112
-        return True
-    return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv", "/run/systemd/container")))
-
-
-def is_default(path: str) -> bool:
-    folder = _default_folder()  # compared by realpath: it may be reached through a symbolic link
-    return folder is not None and os.path.realpath(os.path.dirname(path)) == os.path.realpath(folder)
-
-
-def _warn_in_container(path: str) -> None:
-    if not _warned and in_container():
-        _warned.append(True)
-        log(WARNING, "the default database %s is used in a container: %s", path, CONTAINER_ADVICE, event="container")
-
-
-def path_of(url: str) -> str:
-    """The absolute path of the file that a URL names. Raises ValueError."""
-    path = refuse_options(url)
-    if not path.startswith("/"):
-        raise ValueError("bad SQLite URL: write sqlite:///relative.db or sqlite:////absolute.db")
-    path = path[1:]
-    if "%" in path:
-        from urllib.parse import unquote
-
-        path = unquote(path)
-    if not path or path.endswith("/"):
-        raise ValueError("bad SQLite URL: the name of the file is missing, as in sqlite:///leases.db")
-    if path == ":memory:":
-        raise ValueError("bad SQLite URL: a database in memory cannot be shared; use memory:// for tests")
-    if "\0" in path:
-        raise ValueError("bad SQLite URL: the path has a NUL character")
-    return os.path.abspath(path)
-
-
-def open_url(url: str, namespace: str) -> Opened:
-    path = path_of(url)
-
-    def threads() -> ThreadDriver:
-        from .threads import SqliteThreads
-
-        return SqliteThreads(path, namespace)
-
-    def tasks() -> TaskDriver:
-        from .tasks import SqliteTasks
-
-        return SqliteTasks(path, namespace)
-
-    return Opened(JointEntryStore("sqlite"), threads, tasks)
 
 
 class _Line:
@@ -300,7 +218,7 @@ class Database:
         now = clock.now()
         if line.connection is not None and now >= line.check_at:
             line.check_at = now + CHECK_EVERY
-            if line.file != _identity(self.path):
+            if line.file != identity(self.path):
                 line.close()
         if line.connection is None:
             self._open(line)
@@ -308,18 +226,18 @@ class Database:
         return line.connection
 
     def _open(self, line: _Line) -> None:
-        self._boot = _boot_id()
+        self._boot = boot_id()
         self.path = os.path.realpath(self.path)  # all processes must use the same folder for wake-ups
         self.bell.folder = f"{self.path}-wake"
         folder = os.path.dirname(self.path)
         if is_default(self.path):
-            _warn_in_container(self.path)
+            warn_in_container(self.path)
             try:
                 os.makedirs(folder, mode=0o700, exist_ok=True)
             except OSError as error:
                 raise StoreNotReady(f"cannot create the folder of the default database: {error}") from error
         refuse_network(self.path)
-        before = _identity(self.path)
+        before = identity(self.path)
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -333,7 +251,7 @@ class Database:
             with self._bell_mutex:
                 if self.bell.fd < 0 and not self._closed:
                     self.bell.open(os.stat(self.path))
-            line.file = _identity(self.path) if before is None else before  # if replaced meanwhile, noticed later
+            line.file = identity(self.path) if before is None else before  # if replaced meanwhile, noticed later
             line.check_at = clock.now() + CHECK_EVERY
             line.connection = connection
         except BaseException:
@@ -612,56 +530,3 @@ def _text(value: object) -> str:
 def _code(error: sqlite3.Error) -> int:
     """The primary result code, which is the low byte of an extended one."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """Device and inode of the file, to notice that it was deleted or replaced; None if it does not exist."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        pass
-    if sys.platform == "darwin":
-        import subprocess
-
-        found = subprocess.run(["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True)
-        if found.returncode == 0 and found.stdout.strip():
-            return found.stdout.strip()
-    raise StoreNotReady(
-        "the SQLite store needs the machine's boot id, which this platform does not provide: use a server instead"
-    )
-
-
-def refuse_network(path: str) -> None:
-    """Raise StoreNotReady for a network file system: SQLite's locks, the boot id and FIFOs work on one machine only."""
-    try:
-        with open("/proc/self/mountinfo") as file:
-            found = network_mount(os.path.dirname(path), file.readlines())
-    except OSError:
-        return
-    if found and found[0] not in _NETWORK:
-        log(WARNING, "%s is on %s at %s: if that is a network file system, leases on it are not safe", path, *found)
-    elif found:
-        raise StoreNotReady(
-            f"{path} is on a network file system ({found[0]} at {found[1]}), where SQLite's locks are not reliable: "
-            "move it to a local disk, or use a server"
-        )
-
-
-def network_mount(folder: str, mounts: list[str]) -> tuple[str, str] | None:
-    """Type and mount point of the folder's file system, if it is a network file system, or may be one (FUSE)."""
-    best = ("", "")
-    for line in mounts:
-        fields = line.split()
-        point = fields[4].replace("\\040", " ")
-        if f"{folder}/".startswith(f"{point.rstrip('/')}/") and len(point) >= len(best[1]):
-            best = (fields[fields.index("-") + 1], point)
-    return best if best[0] in _NETWORK or best[0].startswith("fuse") else None

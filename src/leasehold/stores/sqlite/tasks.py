@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from ...core import clock
 from ...core.protocol import Busy, Steps, T
 from ...errors import StoreUnavailable
-from ..common.fifo import Descriptor
+from ..common.doorbell import Descriptor
 from .store import Database
 
 

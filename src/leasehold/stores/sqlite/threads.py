@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from ...core.protocol import Busy, Steps, T
 from ...runtime.ready import kernel_polls, readable
 from ...runtime.thread_start import Life, start_thread
-from ..common.fifo import POKE, Descriptor
+from ..common.doorbell import POKE, Descriptor
 from .store import Database
 
 LOG_LEFT = 512 * 1024

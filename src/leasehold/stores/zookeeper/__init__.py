@@ -8,8 +8,8 @@ sessions of those that are dead. A session is longer than the ttl by what the tw
 
 What wakes a waiter: a watch on each of the two ahead of it in line (``queue.py``, ``stakes.py``).
 
-Read next: ``nodes.py``, ``queue.py``, ``renewing.py``, then ``store.py`` for the rest of the dialect. ``requests.py``
-is what it asks of the drivers, ``threads.py`` and ``tasks.py``. ``compat.py`` has what kazoo does not tell.
+Read next: ``nodes.py``, ``queue.py``, ``renewing.py``, then ``store.py`` for the other operations.
+``requests.py`` is what it asks of the drivers, ``threads.py`` and ``tasks.py``. ``compat.py``: what kazoo hides.
 """
 
 from __future__ import annotations

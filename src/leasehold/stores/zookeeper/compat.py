@@ -1,4 +1,4 @@
-"""What leasehold needs of kazoo beyond what its client tells: one handler, and two private doors.
+"""The session timeout that ZooKeeper has agreed to, and what else kazoo does not tell: one handler, two private doors.
 
 kazoo's client does its I/O through a *handler*, a documented interface (``kazoo.interfaces.IHandler``) that its user
 may supply. Ours sees what promise 1 rests on, and what the client keeps to itself:

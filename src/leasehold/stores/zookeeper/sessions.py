@@ -78,6 +78,8 @@ class ZooKeeperSession:
         self._mutex = threading.Lock()
         self._waiting: list[Any] = []
         self._failures = 0
+        self.failure: OSError | None = None
+        """Why the last connection was not made; None while there is one."""
         self.handler = SessionHandler(self._failed, self._ended)
         self.client = KazooClient(
             hosts=address.hosts,
@@ -152,13 +154,14 @@ class ZooKeeperSession:
     def _failed(self, error: OSError) -> None:
         """A connection could not be made. kazoo goes on trying; but what is wrong with TLS stays so until somebody
         mends it: when all servers have failed by that, whoever waits is told."""
+        self.failure = OSError(*error.args)  # not itself: it would keep kazoo's socket from being closed
         self._failures = self._failures + 1 if self.client.use_ssl and is_about_tls(error) else 0
         if self._failures >= len(self.client.hosts):
             refused = StoreNotReady(
                 f"{self.where}: TLS connection failed ({error.strerror or error}): check that the server's "
                 "certificate is trusted, and that the files in the URL exist"
             )
-            refused.__cause__ = type(error)(*error.args)  # not itself: it would keep kazoo's socket from being closed
+            refused.__cause__ = type(error)(*error.args)
             self._tell_waiting(refused)
 
     def _tell_waiting(self, error: StoreError | None) -> None:
@@ -174,6 +177,7 @@ class ZooKeeperSession:
         if state == KazooState.CONNECTED:
             self.connections += 1
             self._failures = 0
+            self.failure = None
             fresh = self.client.client_id[0]
             if fresh != self.id:
                 self.id, self.root = fresh, None

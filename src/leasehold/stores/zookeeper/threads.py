@@ -164,7 +164,9 @@ class Sent:
 
     def _read(self, answer: Any) -> Any:
         if not answer.ready():
-            raise StoreUnavailable(f"{self._where}: no server with a quorum answers")
+            failure = self._request.session.failure if isinstance(self._request, Up) else None
+            why = "" if failure is None else f": {failure}"
+            raise StoreUnavailable(f"{self._where}: no server with a quorum answers{why}") from failure
         if answer.exception is not None:
             return self._checked(answer.exception)
         value = answer.value

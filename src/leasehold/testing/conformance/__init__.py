@@ -16,7 +16,7 @@ from importlib import import_module
 import pytest
 
 _MODULES = (
-    *("acquire", "ambiguity", "breaking", "cancelling", "closing", "deadline", "death", "draining"),
+    *("acquire", "ambiguity", "blocks", "breaking", "cancelling", "closing", "deadline", "death", "draining"),
     *("elections", "giving_up", "groups", "heirs", "kinds", "listing", "loss", "names", "notes", "onces"),
     *("operations", "permits", "places", "queue", "release", "renewal", "sharing", "stopping", "together", "tokens"),
 )

@@ -89,7 +89,7 @@ def test_drain_of_a_lease_that_ends_when_told(scene: Scene) -> None:
     """Reference, drain: a body that stops when its lease is lost is waited for; its own release counts."""
     locks = scene.connect(ttl=30)
     name = scene.name()
-    block = locks.lock(name).block(lambda lease: bool(lease.lost_reason))
+    block = locks.lock(name, on_lost="log").block(lambda lease: bool(lease.lost_reason))
     eventually(lambda: block.lease is not None)  # not only granted: what is on its way then is not given out
     assert locks.drain(0.1) == [name]
     assert block.result() is None

@@ -74,7 +74,8 @@ def _later(candidates: list[Election], token: int) -> Election | None:
 
 
 def test_return_of_the_callback_ends_the_candidacy(scene: Scene) -> None:
-    """Reference, election: run returns what the callback returns; an error comes out; the name is free after both."""
+    """Reference, election: run returns what the callback returns; with on_error="raise" an error comes out; the name is
+    free after both."""
     locks, name = scene.connect(ttl=30), scene.name()
     first = locks.election(name, data={"at": "here"})
 
@@ -88,9 +89,30 @@ def test_return_of_the_callback_ends_the_candidacy(scene: Scene) -> None:
     def fails(term: Any) -> None:
         raise KeyError("work")
 
-    assert isinstance(locks.election(name).start(fails).error(), KeyError)
+    assert isinstance(locks.election(name, on_error="raise").start(fails).error(), KeyError)
     assert not scene.held(name)
     assert first.start(lambda term: 7).result() == 7
+
+
+def test_error_of_a_callback_ends_the_term_and_not_the_candidacy(scene: Scene) -> None:
+    """Reference, election: after each candidate has failed once, one of them leads."""
+    name = scene.name()
+    candidates = [scene.connect(ttl=90).election(name) for _ in range(2)]
+
+    def fails_once(candidate: Election, term: Any) -> None:
+        if len(candidate.terms) == 1:
+            raise KeyError("work")
+
+    assert not any(each.healthy for each in candidates), "none of them runs"
+    jobs = [each.start(functools.partial(fails_once, each)) for each in candidates]
+    leader = eventually(lambda: next((each for each in candidates if len(each.terms) > 1 and each.is_leader), None))
+    eventually(lambda: all(each.terms for each in candidates))
+    assert leader.terms[-1].token > leader.terms[0].token
+    assert all(each.healthy for each in candidates), "both of them run"
+    for each in candidates:
+        each.stop()
+    assert [job.result() for job in jobs] == [None] * 2
+    assert not any(each.healthy for each in candidates)
 
 
 def test_leaders_can_be_observed(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ...errors import ShuttingDown
+from ...errors import AcquireTimeout, ShuttingDown
 from ..handles import eventually
 from ..scene import Scene
 from .fixtures import needs
@@ -36,6 +36,73 @@ def test_members_join_and_leave(scene: Scene) -> None:
     groups[0].leave()
     groups[0].leave()
     groups[2].leave()
+
+
+@needs("semaphore")
+def test_member_changes_its_data_while_joined(scene: Scene) -> None:
+    """Reference, group: update(data) is told as such; the membership goes on, with a new token, and ends as before."""
+    name = scene.name()
+    watching, locks = scene.connect(ttl=30), scene.connect(owner="member", ttl=30)
+    watcher, group = watching.group(name, look=0.1), locks.group(name)
+    with pytest.raises(LookupError, match="join"):
+        group.update({"port": 0})
+    membership = group.join({"port": 1})
+    before = membership.token
+    watcher.watch()
+    eventually(lambda: watcher.seen == [("joined", "member")])
+    group.update({"port": 2})
+    [member] = watcher.members()
+    assert (member.owner, member.data, member.id) == ("member", {"port": 2}, membership.token)
+    assert membership.token > before
+    assert (membership.valid, membership.data) == (True, {"port": 2})
+    eventually(lambda: watcher.seen[1:] == [("updated", "member")])
+    membership.renew()
+    assert membership.release()
+    eventually(lambda: watcher.seen[2:] == [("left", "member")])
+    assert not scene.held(name)
+
+
+@needs("semaphore")
+def test_callback_that_is_taken_back_is_not_called_any_more(scene: Scene) -> None:
+    name = scene.name()
+    locks, other = scene.connect(ttl=30), scene.connect(owner="other", ttl=30)
+    group, members = locks.group(name, look=0.1), other.group(name)
+    group.watch()
+    members.join()
+    eventually(lambda: group.seen == [("joined", "other")])
+    group.take_back["joined"]()
+    group.take_back["joined"]()
+    members.leave()
+    eventually(lambda: group.seen[1:] == [("left", "other")])
+    members.join()
+    members.leave()
+    eventually(lambda: len(group.seen) > 2 or not members.members())
+    for take_back in group.take_back.values():
+        take_back()
+    seen = len(group.seen)
+    members.join()
+    group.watch()  # the one that read the members for the others has ended, or goes on
+    eventually(lambda: group.seen[seen:] == [("joined", "other")])
+    members.leave()
+
+
+@needs("semaphore")
+def test_unique_member_is_refused_while_there_is_one_of_its_owner(scene: Scene) -> None:
+    name = scene.name()
+    first, second = scene.connect(owner="a", ttl=30).group(name), scene.connect(owner="a", ttl=30).group(name)
+    other = scene.connect(owner="b", ttl=30).group(name)
+    membership = first.join(unique=True)
+    other.join(unique=True)
+    with pytest.raises(AcquireTimeout, match="'a' already") as caught:
+        second.join(unique=True)
+    assert caught.value.holder is not None
+    assert caught.value.holder.token == membership.token
+    assert [each.owner for each in other.members()] == ["a", "b"]
+    first.leave()
+    second.join(unique=True)
+    assert sorted(each.owner for each in other.members()) == ["a", "b"]
+    second.leave()
+    other.leave()
 
 
 @needs("semaphore")

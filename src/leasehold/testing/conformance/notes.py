@@ -89,3 +89,14 @@ def test_op_a_note_of_64_kib(scene: Scene) -> None:
     assert locks.run(locks.store.read_note(name)) == text
     assert locks.run(locks.store.write_note(name, A, held.token, None)) is True
     give_back(locks, name, A)
+
+
+def test_op_the_clock_of_the_store_is_read(scene: Scene) -> None:
+    """In µs since 1970, and never earlier than before; None where the store has no clock that all callers share."""
+    locks, name = scene.connect(), scene.name()
+    clocks = [locks.run(locks.store.read_clock(name)) for _ in range(2)]
+    if None in clocks:
+        assert clocks == [None, None]
+        return
+    assert clocks[0] <= clocks[1]
+    assert abs(clocks[1] / 1e6 - time.time()) < 60

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ...kinds.once.outcomes import OnceFailed
+from ...kinds.once.outcome import OnceFailed
 from ..api import Work
 from ..counter import Fenced
 from ..handles import eventually, times_out
@@ -59,23 +59,39 @@ def test_another_version_is_done_again(scene: Scene) -> None:
 
 
 @needs("note")
-def test_a_failure_is_recorded_and_retried_by_policy(scene: Scene) -> None:
-    """Reference, once: recorded with its error; tried again at most ``retries`` times."""
+def test_a_failure_is_raised_and_recorded(scene: Scene) -> None:
+    """Reference, once: where it ran, the exception itself; elsewhere OnceFailed, with what was recorded of it."""
+    locks, other, name = scene.connect(ttl=30), scene.connect(ttl=30), scene.name()
+    error = KeyError("no such table")
+    failing = Work(error, True)
+    with pytest.raises(KeyError) as raised:
+        locks.once(name).run(scene.api.working(failing))
+    assert raised.value is error
+    for each in (locks, other):
+        with pytest.raises(OnceFailed, match="no such table") as told:
+            each.once(name).run(scene.api.working(failing))
+        outcome = told.value.outcome
+        assert (outcome.status, outcome.attempts, outcome.error) == ("failed", 1, "KeyError: 'no such table'")
+        assert (outcome.owner, outcome.ran) == (locks.owner, False)
+    assert len(failing.tokens) == 1, "its failure stands"
+    assert other.once(name).run(scene.api.working(failing), check=False) == outcome
+    assert other.once(name, check=False).run(scene.api.working(failing)) == outcome
+    with pytest.raises(OnceFailed):
+        other.once(name, check=False).run(scene.api.working(failing), check=True)
+
+
+@needs("note")
+def test_a_failure_is_retried_by_policy(scene: Scene) -> None:
+    """Reference, once: tried again at most ``retries`` times, by the next caller or by the same."""
     locks, other, name = scene.connect(ttl=30), scene.connect(ttl=30), scene.name()
     failing = Work(KeyError("no such table"), True)
-    outcome = locks.once(name).run(scene.api.working(failing))
-    assert (outcome.status, outcome.attempts, outcome.error) == ("failed", 1, "KeyError: 'no such table'")
-    assert outcome.ran
-    with pytest.raises(OnceFailed, match="no such table"):
-        outcome.check()
-    assert other.once(name).run(scene.api.working(failing)).attempts == 1
-    assert len(failing.tokens) == 1, "its failure stands"
-    again = other.once(name, retries=2).run(scene.api.working(failing))
-    assert (again.status, again.attempts, len(failing.tokens)) == ("failed", 3, 3)
+    assert locks.once(name, check=False).run(scene.api.working(failing)).ran
+    again = other.once(name, retries=2, check=False).run(scene.api.working(failing))
+    assert (again.status, again.attempts, again.ran, len(failing.tokens)) == ("failed", 3, True, 3)
     failing.result = "at last"
-    assert other.once(name, retries=3).run(scene.api.working(failing)).check().result == "at last"
+    assert other.once(name, retries=3).run(scene.api.working(failing)).result == "at last"
     same = Work(ValueError("x"), True)
-    outcome = locks.once(scene.name(), retries=2, retry_by="same").run(scene.api.working(same))
+    outcome = locks.once(scene.name(), retries=2, retry_by="same", check=False).run(scene.api.working(same))
     assert outcome.attempts == 3
     assert len(same.tokens) == 3
     assert len(set(same.tokens)) == 1, "by the same holder, under one lease"
@@ -147,7 +163,8 @@ def test_results_that_cannot_be_stored_stay_with_their_runner(scene: Scene) -> N
         once = locks.once(name, version=version)
         assert once.run(scene.api.working(Work(result, True))).result is result
         assert once.outcome().result is None
-    assert len(locks.once(name, version=3).run(scene.api.working(Work(ValueError("é" * 9000), True))).error) <= 2000
+    failing = scene.api.working(Work(ValueError("é" * 9000), True))
+    assert len(locks.once(name, version=3, check=False).run(failing).error) <= 2000
     for version in range(4, 9):
         locks.once(name, version=version).run(scene.api.working(Work("y" * 15_000, True)))
     kept = [locks.once(name, version=version).outcome() for version in range(1, 9)]
@@ -169,6 +186,13 @@ def test_wrong_options_of_once(scene: Scene) -> None:
         {"version": ""},
         {"version": "x" * 65},
         {"on_lost": "raise"},
+        {"per": "fortnight"},
+        {"per": 0},
+        {"per": 1.5},
+        {"per": "hour", "version": 1},
+        {"keep": 0},
+        {"keep": 1.5},
+        {"check": 1},
     ):
         with pytest.raises((ValueError, TypeError)):
             locks.once("x", **wrong)
@@ -206,3 +230,36 @@ def test_an_answer_that_is_lost_while_recording(scene: Scene) -> None:
     outcome = locks.once(name).run(scene.api.working(work))
     assert (outcome.status, outcome.attempts, len(work.tokens)) == ("done", 1, 1)
     assert locks.once(name).outcome().attempts == 1
+
+
+@needs("note")
+def test_details_of_the_last_versions_are_kept(scene: Scene) -> None:
+    """Reference, once: ``keep`` bounds details, the oldest go first; what was done is not done again."""
+    locks, other, name = scene.connect(ttl=30), scene.connect(ttl=30), scene.name()
+    for version in range(5):
+        assert locks.once(name, version=version, keep=2).run(scene.api.working(Work(version, True))).ran
+    assert [(each.version, each.result, each.ok) for each in other.once(name).history()] == [
+        ("3", 3, True),
+        ("4", 4, True),
+    ]
+    for version in range(5):
+        outcome = other.once(name, version=version, keep=2).run(scene.api.working(Work("again", True)))
+        assert (outcome.status, outcome.ran, outcome.started is None) == ("done", False, version < 3)
+    assert other.once(name).forget(0)
+    assert not other.once(name).forget(0)
+    assert other.once(name, version=0).run(scene.api.working(Work("again", True))).result == "again"
+
+
+@needs("note")
+def test_a_slot_of_time_is_done_once(scene: Scene) -> None:
+    """Reference, once: with ``per``, the version is the slot of time; each slot is done once."""
+    locks, other, name = scene.connect(ttl=30), scene.connect(ttl=30), scene.name()
+    before = datetime.now(UTC)
+    outcomes = [each.once(name, per=3600).run(scene.api.working(Work("x", True))) for each in (locks, other)]
+    slots = {moment.strftime("%Y-%m-%dT%H:00:00Z") for moment in (before, datetime.now(UTC))}
+    assert {each.version for each in outcomes} <= slots
+    assert [each.ran for each in outcomes] == [True, outcomes[0].version != outcomes[1].version]
+    assert [each.version for each in other.once(name).history()] == sorted({each.version for each in outcomes})
+    assert other.once(name, per="hour").outcome().ok
+    assert other.once(name, per="hour").forget()
+    assert other.once(name, per="hour").run(scene.api.working(Work("y", True))).result == "y"

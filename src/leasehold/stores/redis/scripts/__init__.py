@@ -36,4 +36,8 @@ RENEW = Script("fields", "renew")
 VOTE = Script(*_RECORD, "grant", "vote")
 READ_NOTE = Script("read_note")
 WRITE_NOTE = Script(*_RECORD, "write_note")
-ALL = (ACQUIRE, ACQUIRE_ALL, RELEASE, ABANDON, INTERRUPT, LOOK, LOOK_FOR, RAISE, RENEW, VOTE, READ_NOTE, WRITE_NOTE)
+CLOCK = Script("clock")
+ALL = (
+    *(ACQUIRE, ACQUIRE_ALL, RELEASE, ABANDON, INTERRUPT, LOOK, LOOK_FOR, RAISE, RENEW, VOTE),
+    *(READ_NOTE, WRITE_NOTE, CLOCK),
+)

@@ -1,8 +1,8 @@
 -- Take the lease, claim what was granted meanwhile, queue (or keep one's place), or tell who has it.
 --
 -- ARGV  1 attempt, 2 owner, 3 kind, 4 data ('' for none), 5 session, 6 weight, 7 ttl µs, 8 rest µs,
---       9 shape and limit ('lock 1'), 10 fair, 11 queue, 12 whether a push may bring the lease (each '1' or '0');
---       12 is '2' on a node of a quorum (raise.lua);
+--       9 shape and limit ('lock 1'), 10 fair, 11 queue (each '1' or '0'), 12 '2' on a node of a quorum (raise.lua),
+--       else '0';
 --       13 number of this try, 0 without it: those up to the number in a mark come too late (mark.lua);
 --       or 13, 14 attempt and token of the permit to take over, if that is wanted
 -- gives {1, token, now, then what is known of who let it expire}

@@ -1,9 +1,11 @@
--- What is in a permit, held or waited for; how long things last; and the time.
-local ATTEMPT, OWNER, KIND, DATA, SESSION, WEIGHT, TTL, REST, EXPIRES, TOKEN, ACQUIRED, STATE, PUSH, TRY =
+-- What every script begins with: the fields of a permit, held or waited for; how long things last; the form that a
+-- record must have; and the time.
+local ATTEMPT, OWNER, KIND, DATA, SESSION, WEIGHT, TTL, REST, EXPIRES, TOKEN, ACQUIRED, STATE, QUORUM, TRY =
   1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14  -- the last only where tries are numbered (acquire.lua)
-local UNRAISED = 2  -- in PUSH: one node of a quorum, which has yet to hear of the final token (raise.lua)
+local UNRAISED = 2  -- in QUORUM: one node of a quorum, which has yet to hear of the final token (raise.lua)
 local GRANTED, HELD, INTERRUPTED, RESTING = 1, 2, 3, 4
-local FIRST_TERM, WAITER_TTL, HOUR, KEEP_MS = 700000, 15000000, 3600000000, 86400000
+local FIRST_TERM, WAITER_TTL = 700000, 15000000  -- as in core/timing.py, in µs
+local HOUR, KEEP_MS = 3600000000, 86400000
 local MARK_TTL, MOST_MARKS = 120000000, 1000  -- a mark outlasts what a closed connection still tries to deliver
 local NEW, LOOK = 300000, 800000  -- who has come so recently is not told that it is next: it looks so soon by itself
 local BEHIND = 20  -- how many may be called in place of a head that does not hear

@@ -26,7 +26,7 @@ end
 local function hand_to(waiter)
   leave(waiter[ATTEMPT])
   grant(waiter)
-  ring(waiter, waiter[PUSH] == 1 and ' granted ' .. int(last) .. ' ' .. int(now) or '')
+  ring(waiter, '')  -- a push is not believed: the waiter asks, and so claims what it was granted
 end
 
 -- A waiter, if it is alive.

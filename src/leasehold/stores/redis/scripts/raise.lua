@@ -6,7 +6,7 @@ local token = tonumber(ARGV[2])
 for _, holder in ipairs(holders) do
   if holder[ATTEMPT] == ARGV[1] and holder[TRY] == tonumber(ARGV[3])
       and holder[EXPIRES] > now and holder[STATE] ~= INTERRUPTED then
-    holder[TOKEN], holder[PUSH] = token, 0
+    holder[TOKEN], holder[QUORUM] = token, 0
     last = math.max(last, token)
     redis.call('HSET', KEYS[1], 'r', int(token))  -- see vote.lua
     save()

@@ -5,7 +5,7 @@ if ARGV[3] then mark(ARGV[1], ARGV[3]) end
 expire()
 local token = tonumber(ARGV[2])
 for place, holder in ipairs(holders) do
-  if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) then
+  if holder[ATTEMPT] == ARGV[1] and (holder[TOKEN] == token or holder[QUORUM] == UNRAISED) then
     let_go(place, holder[ACQUIRED] + holder[REST])
     promote()
     save()

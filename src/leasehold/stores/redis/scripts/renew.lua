@@ -10,7 +10,7 @@ local function find(key, attempt, token)
   if stored[1] and stored[1] ~= '1' then error('LEASEHOLDFORMAT ' .. stored[1], 0) end
   local holders, mine, latest = stored[2] and sound(cmsgpack.unpack(stored[2])) or {}, nil, 0
   for _, holder in ipairs(holders) do
-    if holder[ATTEMPT] == attempt and (holder[TOKEN] == token or holder[PUSH] == UNRAISED) and holder[EXPIRES] > now then
+    if holder[ATTEMPT] == attempt and (holder[TOKEN] == token or holder[QUORUM] == UNRAISED) and holder[EXPIRES] > now then
       mine = holder
     else
       latest = math.max(latest, holder[EXPIRES])

@@ -7,7 +7,7 @@ local raised = tonumber(redis.call('HGET', KEYS[1], 'r') or 0)
 if raised > token or (ended and tonumber(ARGV[13]) <= ended) then return 0 end
 for _, holder in ipairs(holders) do
   -- One that is not raised has no majority behind it, and cannot count on this vote without being raised here.
-  if holder[EXPIRES] > now and holder[PUSH] ~= UNRAISED then return 0 end
+  if holder[EXPIRES] > now and holder[QUORUM] ~= UNRAISED then return 0 end
 end
 local ttl = tonumber(ARGV[7])
 shape, last = ARGV[9], math.max(last, token)

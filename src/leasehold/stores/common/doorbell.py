@@ -1,4 +1,4 @@
-"""Wakes other processes of this machine, and notices their death, with a FIFO per session.
+"""Wakes other processes of this machine, and notices at once that one was killed, with a FIFO (named pipe) per session.
 
 A session opens its FIFO for reading *and* writing before its name is in any record. So the FIFO has a reader exactly as
 long as the session lives (or a child that inherited the descriptor). Another process opens the FIFO for writing: ENXIO
