@@ -26,6 +26,9 @@ _MAKERS: Mapping[str, str] = {
     **dict.fromkeys(("postgresql", "mysql", "mariadb"), "sql.doctor"),
 }
 
+_LOCK_TABLES = ("mysql", "mariadb")
+"""Where old code may have a table of locks that become leases."""
+
 
 def doctor(url: str | None = None, *, namespace: str = "") -> list[Finding]:
     """Check whether a live store is fit for leases. Each finding says what was found and how to fix it.
@@ -56,7 +59,13 @@ def doctor(url: str | None = None, *, namespace: str = "") -> list[Finding]:
 
 
 def init(
-    url: str | None = None, *, dry_run: bool = False, from_legacy: bool = False, legacy: Sequence[str] = ()
+    url: str | None = None,
+    *,
+    dry_run: bool = False,
+    from_legacy: bool = False,
+    legacy: Sequence[str] = (),
+    namespace: str = "",
+    legacy_zone: str | None = None,
 ) -> list[Finding]:
     """Create the tables, indexes or collections that the store needs, so that other users need no right to create them.
     Idempotent. Each finding of the result says what was created, or would be.
@@ -64,8 +73,12 @@ def init(
     Args:
         url: the store's URL. Default: as for :func:`leasehold.connect`.
         dry_run: only report what would be done. Default: False.
-        from_legacy: MongoDB only: first remove the records of the lock code that leasehold replaces. Default: False.
-        legacy: further collections from which to remove such records. Default: none.
+        from_legacy: deal with the locks of the code that leasehold replaces. MongoDB: first remove the expired ones.
+            MySQL, MariaDB: close the old table; its locks become leases of their owners. Default: False.
+        legacy: further collections or tables of such locks. Default: none.
+        namespace: the namespace of these leases (MySQL, MariaDB). Default: "".
+        legacy_zone: the time zone of DATETIME columns of the old table, such as "+02:00" (MySQL, MariaDB).
+            Default: UTC, if the server's time zone is UTC; otherwise it is needed.
 
     Raises:
         ValueError: the URL is wrong, or the store does not have an option.
@@ -77,12 +90,21 @@ def init(
     """
     url, scheme, base = _resolve(url)
     if legacy and not from_legacy:
-        raise ValueError("legacy collections can only be given with from_legacy")
-    if from_legacy and base != "mongodb":
-        raise ValueError(f"from_legacy works only with MongoDB, where the old code keeps its locks, not {scheme}://")
+        raise ValueError("legacy collections and tables can only be given with from_legacy")
+    if from_legacy and base not in ("mongodb", *_LOCK_TABLES):
+        raise ValueError(f"from_legacy works only with MongoDB, MySQL and MariaDB, not {scheme}://")
+    takes_over = from_legacy and base in _LOCK_TABLES
+    checks.text(namespace, "namespace", checks.MAX_LABEL, shortest=0)
+    if not takes_over and (namespace or legacy_zone is not None):
+        raise ValueError("init takes a namespace and a legacy_zone only with from_legacy on MySQL and MariaDB")
+    if takes_over:
+        call(scheme, "mysql.legacy", "check", url, legacy, legacy_zone)
     if base in _MAKERS:
-        old = {"from_legacy": True, "legacy": legacy} if from_legacy else {}
+        old = {"from_legacy": True, "legacy": legacy} if from_legacy and not takes_over else {}
         findings: list[Finding] = call(scheme, _MAKERS[base], "init", url, dry_run=dry_run, **old)
+        if takes_over:
+            how = {"tables": legacy, "zone": legacy_zone, "dry_run": dry_run}
+            findings += call(scheme, "mysql.legacy", "import_locks", url, namespace, **how)
         return findings
     if not dry_run:
         with connect(url) as locks:
