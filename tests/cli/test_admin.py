@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pymongo
+import pymysql
 import pytest
 
 from .shell import Shell, Stalls
@@ -76,6 +77,10 @@ def test_options_without_effect_are_refused_by_doctor_init_and_bench(shell: Shel
         ["bench", "--leases", "0"],
         ["doctor", "extra"],
         ["init", "--namespace", "billing"],  # --namespace would have no effect
+        ["init", "--from-legacy", "--namespace", "billing", "--url", "mongodb://db/app"],
+        ["init", "--legacy-zone", "+00:00", "--url", "mysql://db/app"],
+        ["init", "--from-legacy", "--legacy-zone", "CET", "--url", "mysql://db/app"],
+        ["init", "--from-legacy", "--legacy-table", "a b", "--url", "mysql://db/app"],
         ["bench", "--namespace", "billing"],
     ):
         answer = shell.do(*words)
@@ -181,3 +186,22 @@ def test_init_from_legacy(shell: Shell, mongodb_server: Any) -> None:
     finally:
         old.drop()
         client.close()
+
+
+@pytest.mark.server
+def test_init_makes_leases_of_a_lock_table(shell: Shell, mariadb_server: Any) -> None:
+    url, words = mariadb_server.url, ("init", "--from-legacy", "--legacy-table", "own_locks", "--namespace", "own")
+    connection = pymysql.connect(host="127.0.0.1", port=mariadb_server.port, user="root", database="leasehold")
+    with connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE own_locks (action VARCHAR(99) UNIQUE, holder TEXT, expired_at TIMESTAMP NOT NULL)")
+        try:
+            cursor.execute("INSERT INTO own_locks VALUES ('nightly', 'host-1', NOW() + INTERVAL 1 HOUR)")
+            connection.commit()
+            assert levels(told(shell, *words, "--dry-run", url=url)) >= {"to do"}
+            assert levels(told(shell, *words, url=url)) >= {"done"}
+            assert "host-1" in shell.do("ls", "--namespace", "own", "--url", url).stdout
+            assert shell.do("run", "nightly", "-n", "--namespace", "own", "--url", url, "--", "true").returncode == 75
+            with pytest.raises(pymysql.err.IntegrityError, match="Duplicate entry: leasehold has taken over"):
+                cursor.execute("INSERT INTO own_locks VALUES ('other', 'host-1', NOW() + INTERVAL 1 HOUR)")
+        finally:
+            cursor.execute("DROP TABLE own_locks")

@@ -18,17 +18,21 @@ _COLOURS = {OK: GREEN, "warning": YELLOW, ERROR: RED}
 def admin(options: Options) -> Answer:
     if options.command == "doctor":
         return _told(checked(store.doctor, options.url, namespace=options.namespace), options.json)
-    no_namespace(options, "all namespaces share what it creates")
+    if not options.from_legacy:
+        no_namespace(options, "all namespaces share what it creates")
     if options.print_sql:
-        if options.from_legacy or options.legacy or options.dry_run or options.json:
-            raise UsageError("--print-sql excludes --from-legacy, --legacy-collection, --dry-run and --json")
+        legacy = options.from_legacy or options.legacy or options.legacy_tables or options.legacy_zone
+        if legacy or options.dry_run or options.json:
+            raise UsageError("--print-sql excludes --from-legacy, the --legacy options, --dry-run and --json")
         return checked(store.schema_sql, options.url), 0
     made = checked(
         store.init,
         options.url,
         dry_run=options.dry_run,
         from_legacy=options.from_legacy,
-        legacy=options.legacy,
+        legacy=[*options.legacy, *options.legacy_tables],
+        namespace=options.namespace,
+        legacy_zone=options.legacy_zone,
     )
     return _told(made, options.json)
 

@@ -55,10 +55,12 @@ _DESCRIPTIONS: Mapping[str, tuple[str, str]] = {
     "print_sql": ("", "print the SQL for a migration of your own, and do nothing (PostgreSQL, MySQL, MariaDB)"),
     "from_legacy": (
         "",
-        "first remove expired records left by the lock code that leasehold replaces (MongoDB); refuses while one of "
-        "them is held",
+        "deal with the locks of the code that leasehold replaces: on MongoDB first remove expired records, and refuse "
+        "while one of them is held; on MySQL and MariaDB close the old table, and make leases of the locks in it",
     ),
     "legacy": ("NAME[,NAME]", "where these records are, if not in system_locks or distributed.locks"),
+    "legacy_tables": ("NAME[,NAME]", "where these locks are, if not in the tables locks or workflow_locks"),
+    "legacy_zone": ("+00:00", "the time zone of DATETIME columns of such a table; an offset from UTC"),
     "dry_run": ("", "only say what would be done"),
     "seconds": ("2s", "for how long each of the first five is measured"),
     "processes": ("4", "how many processes contend for one lease"),

@@ -42,6 +42,8 @@ class Options:
         self.print_sql = False
         self.from_legacy = False
         self.legacy: list[str] = []
+        self.legacy_tables: list[str] = []
+        self.legacy_zone: str | None = None
         self.dry_run = False
         # ``bench``
         self.seconds = 2.0
@@ -114,6 +116,8 @@ OPTIONS: Mapping[str, Known] = {
         "--print-sql": ("print_sql", None),
         "--from-legacy": ("from_legacy", None),
         "--legacy-collection": ("legacy", names),
+        "--legacy-table": ("legacy_tables", names),
+        "--legacy-zone": ("legacy_zone", text),
         "--dry-run": ("dry_run", None),
         **_LOOK,
     },

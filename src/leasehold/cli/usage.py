@@ -233,7 +233,8 @@ usage: leasehold init [options]
 Creates what the store needs: a table, an index, collections. A user with the
 right to do that does not need init: it happens on first use. Afterwards the
 right to read and write is enough. Running it again does no harm. All
-namespaces share what it creates, so --namespace is refused.
+namespaces share what it creates, so --namespace is refused, except with
+--from-legacy on MySQL and MariaDB: there it says whose leases the locks become.
 
 {options}
 
@@ -241,6 +242,7 @@ Examples:
   leasehold init --url mysql://root@db/app
   leasehold init --url postgresql:///app --print-sql > migrations/leasehold.sql
   leasehold init --url mongodb://db/app --from-legacy --dry-run
+  leasehold init --url mysql://root@db/app --from-legacy --legacy-table my_locks
 """
 
 _BENCH = """\
