@@ -92,6 +92,13 @@ class Event(NamedTuple):
         owner: the owner of this ``Locks``.
         token: the fencing token; None if there is none.
         reason: why, in words; None if there is nothing to say.
+        store: the scheme of the store's URL, such as ``redis``.
+        kind: the label given to ``lock``; None where only the name is known.
+        waited: how long the acquire has taken, in seconds: of ``acquired``, ``taken_over``, ``refused``,
+            ``unavailable``.
+        held: for how long the lease could be trusted, in seconds: of ``released``, ``lost``, ``broken``.
+        remaining: for how long it could still be trusted when a renewal was confirmed, in seconds: of ``renewed``. None
+            if that ended its first short term, after a hand-over.
     """
 
     type: str
@@ -99,3 +106,8 @@ class Event(NamedTuple):
     owner: str
     token: int | None
     reason: str | None
+    store: str = ""
+    kind: str | None = None
+    waited: float | None = None
+    held: float | None = None
+    remaining: float | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
 from . import timing
@@ -67,7 +67,7 @@ def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: B
                 continue  # there is no grant yet, or it came too late
             attempt.check_process()
             core.check_giving_out(ask.heir)  # a close or a drain since: the caller abandons the grant
-            _report_taken(core, taken.claim, previous)
+            _report_taken(core, ask, taken.claim, previous, attempt.started)
             return taken
     finally:
         if listened:
@@ -142,7 +142,8 @@ class Attempt:
         retries = left > 0 and ask.queue
         if began:
             then = f"; retrying for up to {left:.3g} s" if retries else ""
-            core.tell("unavailable", ask.name, None, f"{error}{then}", retry_for=left if retries else 0.0)
+            why, retry_for = f"{error}{then}", left if retries else 0.0
+            core.tell("unavailable", ask.name, None, why, kind=ask.kind, asked=self.started, retry_for=retry_for)
         if not retries:
             cause = error.__cause__ and error.__cause__.with_traceback(None)  # the way through the driver says nothing
             raise gave_up(ask, error, self.failures, self.failing_since, now) from cause
@@ -159,7 +160,7 @@ class Attempt:
             raise wrong
         now = self.core.now()
         if not self.ask.queue or (self.ends is not None and now >= self.ends):
-            raise timed_out(self.core, self.ask, reply, now - self.started)
+            raise timed_out(self.core, self.ask, reply, self.started)
         return reply
 
     def wait(self, busy: Busy, sent: float) -> Effects[Taken | None]:
@@ -234,7 +235,7 @@ def acquire_all(
     except StoreUnavailable as error:
         core.unavailable += 1
         if not waits:
-            core.tell("unavailable", asks[0].name, None, str(error))
+            core.tell("unavailable", asks[0].name, None, str(error), kind=asks[0].kind, asked=sent)
             raise
         yield from abandon(core, asks, error)
         return None
@@ -245,7 +246,7 @@ def acquire_all(
         if isinstance(why, Mismatch):
             raise _wrong_shape(ask, why)
         if not waits:
-            raise timed_out(core, ask, why, core.now() - sent)
+            raise timed_out(core, ask, why, sent)
         return None
     core.check_giving_out()
     taken = [_granted(core, *each, sent) for each in zip(specs, asks, reply, strict=True)]
@@ -253,8 +254,8 @@ def acquire_all(
     if len(in_time) < len(taken):
         yield from abandon(core, asks, None)
         return None
-    for each, grant in zip(in_time, reply, strict=True):
-        _report_taken(core, each.claim, grant.taken_from)
+    for ask, each, grant in zip(asks, in_time, reply, strict=True):
+        _report_taken(core, ask, each.claim, grant.taken_from, sent)
     return in_time
 
 
@@ -314,11 +315,12 @@ def owes(ask: Ask, error: BaseException) -> bool:
     return not isinstance(error, WrongShape) or error.unanswered
 
 
-def _report_taken(core: Registry, claim: Claim, previous: Holding | None) -> None:
+def _report_taken(core: Registry, ask: Ask, claim: Claim, previous: Holding | None, asked: float) -> None:
     if previous is None or not previous.attempt:  # without one it was released, and only min_hold had not ended
-        core.tell("acquired", claim.name, claim.token)
+        core.tell("acquired", claim.name, claim.token, kind=ask.kind, asked=asked)
     else:
         left = previous.expires_in
         since = f"whose lease expired {-left:.3g} s ago" if left <= 0 else "whose process has died"
-        fields = {"taken_from": previous.owner, "expired_for": max(0.0, -previous.expires_in)}
-        core.tell("taken_over", claim.name, claim.token, f"from {shown(previous.owner)}, {since}", **fields)
+        fields: dict[str, Any] = {"taken_from": previous.owner, "expired_for": max(0.0, -previous.expires_in)}
+        why = f"from {shown(previous.owner)}, {since}"
+        core.tell("taken_over", claim.name, claim.token, why, kind=ask.kind, asked=asked, **fields)

@@ -135,8 +135,9 @@ def _renew_batch(
     for state, term, outcome in zip(states, terms, outcomes, strict=True):
         if outcome == RENEWED:
             core.renewals += 1
+            deadline = None if state.first_term else state.deadline
             core.renewed(state, sent, term, chosen=ttl is not None)
-            core.tell("renewed", state.name, state.token, f"for {term:g} s")
+            core.tell("renewed", state.name, state.token, f"for {term:g} s", kind=state.spec.kind, deadline=deadline)
         elif isinstance(outcome, StoreError):
             core.renewal_failures += 1
             _renewal_failed(core, state, outcome)
@@ -166,7 +167,7 @@ def _renewal_failed(core: Registry, state: LeaseState, error: StoreError) -> Non
     if now >= state.cycle_ends:
         state.failures += 1
         state.cycle_ends = now + timing.renew_every
-        core.tell("renewal_failed", state.name, state.token, str(error))
+        core.tell("renewal_failed", state.name, state.token, str(error), kind=state.spec.kind)
         if state.failures >= timing.max_renew_failures:
             core.lose(state, f"renewal failed in {state.failures} cycles in a row: {error}")
     if timing.renew and state.end is None:

@@ -288,15 +288,15 @@ class Registry:
             reason = HANDED_OVER
         if self.end(state, reason):
             if reason == BY_OPERATOR:
-                self.tell("broken", state.name, state.token, reason)
-            self.tell("lost", state.name, state.token, reason)
+                self.tell("broken", state.name, state.token, reason, ended=state)
+            self.tell("lost", state.name, state.token, reason, ended=state)
 
     def lose_after_release(self, state: LeaseState) -> None:
         """The lease was trusted until its release, but the store answered that it no longer held the name."""
         with self.mutex:
             state.end = reason = HANDED_OVER if state.offered else TAKEN
         state.announce()
-        self.tell("lost", state.name, state.token, reason)
+        self.tell("lost", state.name, state.token, reason, ended=state)
 
     def expire(self) -> None:
         """End the leases whose deadline has passed, and find the next deadline. Called by the timer: does not block."""
@@ -318,7 +318,7 @@ class Registry:
     def report(self, lost: list[LeaseState]) -> None:
         """Report what the timer ended. Runs in a thread of its own."""
         for state in lost:
-            self.tell("lost", state.name, state.token, state.end)
+            self.tell("lost", state.name, state.token, state.end, ended=state)
 
     def rung(self, attempt: str, news: Grant | Busy | None = None) -> None:
         """A wake-up from the store: wake the attempt's waiter, or have the keeper check its lease. From any thread.
@@ -389,19 +389,41 @@ class Registry:
 
     # Events.
 
-    def tell(self, event: str, name: str, token: int | None = None, reason: str | None = None, **fields: Any) -> None:
-        """Log an event, with ``fields`` beside the usual ones, and pass it to the listeners."""
+    def tell(
+        self,
+        event: str,
+        name: str,
+        token: int | None = None,
+        reason: str | None = None,
+        *,
+        kind: str | None = None,
+        asked: float | None = None,
+        ended: LeaseState | None = None,
+        deadline: float | None = None,
+        **fields: Any,
+    ) -> None:
+        """Log an event, with ``fields`` beside the usual ones, and pass it to the listeners.
+
+        ``asked``: when the acquire began. ``ended``: the state of the lease that has ended. ``deadline``:
+        the one that a renewal has moved. Durations are computed from these only if somebody gets the event."""
         level, message = _MESSAGES[event]
         shown = is_shown(level)
         if not shown and not self.listeners:
             return
         if reason is None and token is not None:
             reason = f"token {token}"
+        now = self.now()
+        held = None
+        if ended is not None:
+            kind, held = ended.spec.kind, max(0.0, min(now, ended.deadline) - ended.acquired)
+        waited = None if asked is None else now - asked
+        remaining = None if deadline is None else max(0.0, deadline - now)
+        happened = Event(event, name, self.owner, token, reason, self.store.scheme, kind, waited, held, remaining)
         if shown:
-            who: dict[str, Any] = {"name": name, "token": token, "owner": self.owner, "reason": reason}
-            log(level, message, name, reason, event=event, **who, **fields)
+            shown_fields = happened._asdict()
+            log(level, message, name, reason, event=shown_fields.pop("type"), **shown_fields, **fields)
         if self.listeners:
-            self.pass_on(Event(event, name, self.owner, token, reason))
+            self.pass_on(happened)
 
     # What the shell adds.
 

@@ -62,7 +62,7 @@ def _answered(core: Registry, state: LeaseState, given: bool) -> None:
     core.giving.discard(claim.attempt)
     state.released_by = DONE
     if given:
-        core.tell("released", claim.name, claim.token)
+        core.tell("released", claim.name, claim.token, ended=state)
     else:
         reason = "this lease no longer holds it"
         fields: dict[str, Any] = {"name": claim.name, "token": claim.token, "owner": core.owner, "reason": reason}
@@ -76,7 +76,7 @@ def _failed(core: Registry, state: LeaseState, error: BaseException) -> None:
     claim = state.claim
     try:
         if isinstance(error, StoreError):
-            core.tell("release_failed", claim.name, claim.token, str(error))
+            core.tell("release_failed", claim.name, claim.token, str(error), kind=state.spec.kind)
     finally:
         core.leases.pop(claim.attempt, None)
         core.settle(claim.owed())
@@ -194,7 +194,7 @@ def downgraded(core: Registry, state: LeaseState, caller: object) -> tuple[Spec,
         raise ValueError("only a writer's lease of an rwlock can be downgraded")
     kind = "read" if spec.kind == "write" else spec.kind
     replaced = begin_replacing(core, state, spec._replace(kind=kind, weight=1), caller)
-    core.tell("released", state.name, state.token, "downgraded")
+    core.tell("released", state.name, state.token, "downgraded", ended=state)
     return replaced
 
 

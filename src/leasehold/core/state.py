@@ -147,6 +147,7 @@ class LeaseState(BaseState):
         "due",
         "end",
         "failures",
+        "first_term",
         "last_beat",
         "offered",
         "released_by",
@@ -170,6 +171,8 @@ class LeaseState(BaseState):
     """A failed renewal after this is another failed cycle."""
     failures: int
     """Failed cycles in a row."""
+    first_term: bool
+    """Whether it is in the short first term of a hand-over, which the keeper extends at once."""
     last_beat: float
 
     def __init__(
@@ -188,6 +191,7 @@ class LeaseState(BaseState):
             self.deadline = sent + trusted
             self.due = self.cycle_ends = sent + trusted / 5
         self.failures = 0
+        self.first_term = trusted is not None
         self.offered = False
         self.end = None
         self.released_by = None
@@ -228,6 +232,7 @@ class LeaseState(BaseState):
         self.deadline = deadline
         self.claim = claim
         self.failures = 0
+        self.first_term = False
         if self.due != NEVER:
             self.due = self.cycle_ends = due
         return True

@@ -20,9 +20,10 @@ NOTICE_AFTER = 1.0
 OTHERS = "others hold it or wait for it"
 
 
-def timed_out(core: Registry, ask: Ask, busy: Busy, waited: float) -> AcquireTimeout:
-    """The error of an acquire that may wait no longer. Reports it as an event, too."""
-    fields: dict[str, object] = {}
+def timed_out(core: Registry, ask: Ask, busy: Busy, asked: float) -> AcquireTimeout:
+    """The error of an acquire, begun at ``asked``, that may wait no longer. Reports it as an event, too."""
+    waited = core.now() - asked
+    fields: dict[str, Any] = {}
     parts = []
     holder, holding = busy.holder, busy.holder and info(busy.holder)
     if holder is not None and holding is not None:
@@ -32,7 +33,7 @@ def timed_out(core: Registry, ask: Ask, busy: Busy, waited: float) -> AcquireTim
             f"held by {who} for {holder.age:.3g} s, expires in {holder.expires_in:.3g} s (token {holder.token})"
         )
     why = ", ".join([*parts, *_ahead(busy)]) or OTHERS
-    core.tell("refused", ask.name, None, why, **fields)
+    core.tell("refused", ask.name, None, why, kind=ask.kind, asked=asked, **fields)
     what = f"timed out after {waited:.3g} s waiting for {ask.name!r}" if ask.queue else f"{ask.name!r} is busy"
     return AcquireTimeout(f"{what}: {why}", holding)
 

@@ -213,7 +213,7 @@ class Leases:
             self._note_loss(core, part, at)
         for part in lost:
             part.announce()
-            core.tell("lost", part.name, part.token, reason)
+            core.tell("lost", part.name, part.token, reason, ended=part)
 
     def advance(self, seconds: timing.Duration) -> None:
         """Let ``seconds`` pass: a number, a ``timedelta`` or text such as "20m". For threads.

@@ -75,11 +75,13 @@ class Lock(OfThreads, LockContract):
             return self._take(timeout, cancel)
         except AcquireTimeout as error:
             if skipped is not None:
-                self._core.tell("skipped", self.name, None, f"{error}; {skipped} was not called")
+                why = f"{error}; {skipped} was not called"
+                self._core.tell("skipped", self.name, None, why, kind=self._spec.kind)
             return None
         except StoreUnavailable as error:
             if self._spec.skip_unavailable:
-                self._core.tell("skipped", self.name, None, f"the store is unavailable ({error})")
+                why = f"the store is unavailable ({error})"
+                self._core.tell("skipped", self.name, None, why, kind=self._spec.kind)
                 return None
             raise
 
