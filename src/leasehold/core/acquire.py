@@ -69,6 +69,9 @@ def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: B
             core.check_giving_out(ask.heir)  # a close or a drain since: the caller abandons the grant
             _report_taken(core, ask, taken.claim, previous, attempt.started)
             return taken
+    except BaseException as error:
+        core.note_failure(ask.kind, attempt.started, error)
+        raise
     finally:
         if listened:
             core.driver.forget(ask.attempt)
@@ -235,6 +238,7 @@ def acquire_all(
     except StoreUnavailable as error:
         core.unavailable += 1
         if not waits:
+            core.note_failure(asks[0].kind, sent, error)
             core.tell("unavailable", asks[0].name, None, str(error), kind=asks[0].kind, asked=sent)
             raise
         yield from abandon(core, asks, error)
@@ -246,7 +250,9 @@ def acquire_all(
         if isinstance(why, Mismatch):
             raise _wrong_shape(ask, why)
         if not waits:
-            raise timed_out(core, ask, why, sent)
+            refused = timed_out(core, ask, why, sent)
+            core.note_failure(ask.kind, sent, refused)
+            raise refused
         return None
     core.check_giving_out()
     taken = [_granted(core, *each, sent) for each in zip(specs, asks, reply, strict=True)]

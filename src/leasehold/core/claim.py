@@ -18,6 +18,29 @@ FORKED = "this process is a fork: the lease belongs to the parent process"
 OVERHELD = "max_hold was reached, so renewal stopped"
 SILENT = "no beat() came within beat_every, so renewal stopped"
 
+RENEWALS_FAILED = "renewal failed in"
+"""How the reason begins when ``max_renew_failures`` has ended a lease."""
+
+_LOSS_WORDS = {
+    EXPIRED: "expired",
+    TAKEN: "taken",
+    BY_OPERATOR: "broken",
+    OFFERED: "handed_over",
+    HANDED_OVER: "handed_over",
+    CLOSED: "closed",
+    DRAINED: "drained",
+    FORKED: "forked",
+    OVERHELD: "max_hold",
+    SILENT: "no_beat",
+}
+
+
+def loss_word(reason: str | None) -> str:
+    """The reason of a loss in one word, of a small set."""
+    if reason is not None and reason.startswith(RENEWALS_FAILED):
+        return "renewal_failed"
+    return _LOSS_WORDS.get(reason or "", "other")
+
 
 class Claim(NamedTuple):
     """The frozen record of one grant."""

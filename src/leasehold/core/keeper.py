@@ -7,7 +7,7 @@ from itertools import islice
 
 from ..errors import StoreError, StoreUnavailable
 from . import timing
-from .claim import BY_OPERATOR, CLOSED, RELEASED, TAKEN
+from .claim import BY_OPERATOR, CLOSED, RELEASED, RENEWALS_FAILED, TAKEN
 from .effects import RETRY, Effects, Listen, Run, Wait
 from .log import DEBUG, ERROR, log
 from .places import keep_places, next_check
@@ -169,7 +169,7 @@ def _renewal_failed(core: Registry, state: LeaseState, error: StoreError) -> Non
         state.cycle_ends = now + timing.renew_every
         core.tell("renewal_failed", state.name, state.token, str(error), kind=state.spec.kind)
         if state.failures >= timing.max_renew_failures:
-            core.lose(state, f"renewal failed in {state.failures} cycles in a row: {error}")
+            core.lose(state, f"{RENEWALS_FAILED} {state.failures} cycles in a row: {error}")
     if timing.renew and state.end is None:
         state.due = now + min(timing.renew_every / 4, 1.0, max(0.02, (state.deadline - now) / 4))
         core.schedule(state)  # it may have been the holder who renewed, not the keeper

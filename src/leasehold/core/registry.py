@@ -18,6 +18,7 @@ from ..runtime.wakeups import refuse_late_patch
 from . import checks, clock, timing
 from .claim import BY_OPERATOR, FORKED, HANDED_OVER, RELEASED, TAKEN, Unsettled
 from .log import DEBUG, INFO, WARNING, is_shown, log
+from .observing import AcquireFailed, Observed, Observer, outcome_of
 from .options import KIND_OPTIONS, LOCK_OPTIONS, IfBusy, LockName, Spec, make_spec
 from .protocol import ALL, HELD, Bell, Busy, Driver, Grant, Store
 from .state import NEVER, LeaseState
@@ -72,6 +73,7 @@ class Registry:
         self.cancel_on_loss = cancel_on_loss
         self.now = now
         self.listeners: list[Callable[[Event], object]] = []
+        self.observers: list[Observer] = []
         self.renewals = self.renewal_failures = self.unavailable = 0
         self.closed: str | None = None
         self.dropped = False
@@ -402,13 +404,13 @@ class Registry:
         deadline: float | None = None,
         **fields: Any,
     ) -> None:
-        """Log an event, with ``fields`` beside the usual ones, and pass it to the listeners.
+        """Log an event, with ``fields`` beside the usual ones, and pass it to observers and listeners.
 
         ``asked``: when the acquire began. ``ended``: the state of the lease that has ended. ``deadline``:
         the one that a renewal has moved. Durations are computed from these only if somebody gets the event."""
         level, message = _MESSAGES[event]
         shown = is_shown(level)
-        if not shown and not self.listeners:
+        if not shown and not self.listeners and not self.observers:
             return
         if reason is None and token is not None:
             reason = f"token {token}"
@@ -422,8 +424,20 @@ class Registry:
         if shown:
             shown_fields = happened._asdict()
             log(level, message, name, reason, event=shown_fields.pop("type"), **shown_fields, **fields)
+        if self.observers:
+            self.note(happened)
         if self.listeners:
             self.pass_on(happened)
+
+    def note(self, observed: Observed) -> None:
+        """Pass to the observers what happened."""
+        for observer in self.observers:
+            observer(observed)
+
+    def note_failure(self, kind: str, asked: float, error: BaseException) -> None:
+        """Pass to the observers that an acquire, begun at ``asked``, ended with an error."""
+        if self.observers:
+            self.note(AcquireFailed(self.store.scheme, kind, outcome_of(error), self.now() - asked))
 
     # What the shell adds.
 

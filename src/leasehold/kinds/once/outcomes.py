@@ -17,6 +17,7 @@ from ...core import checks, clock, timing
 from ...core.effects import Effects, Run
 from ...core.lease import BaseLease
 from ...core.log import ERROR, INFO, WARNING, log
+from ...core.observing import WorkEnded
 from ...core.options import Spec
 from ...core.registry import Registry
 from . import archive, slots
@@ -129,7 +130,7 @@ def look(core: Registry, name: str, wanted: Policy) -> Effects[Known]:
         return Known(now, (yield from _find(core, name, note, now, limit)))
 
     known = yield from patiently(core, name, wanted.wait, wanted.ends, looking)
-    _say(name, known)
+    _say(core, name, known)
     return known
 
 
@@ -151,7 +152,7 @@ def turn(core: Registry, lease: BaseLease, wanted: Policy) -> Effects[Known]:
         known = yield from _believe(core, lease, note, known)
     if not known.final and known.outcome is None and archive.size(note) > archive.LARGEST_NOTE:
         known = known._replace(shard=archive.due(note, lease.token), full=True)
-    _say(name, known)
+    _say(core, name, known)
     return known
 
 
@@ -187,9 +188,10 @@ def _believe(core: Registry, lease: BaseLease, note: Note, known: Known) -> Effe
     return known._replace(outcome=bare(lease.name, wanted.version, REFUSED, 0))
 
 
-def _say(name: str, known: Known) -> None:
+def _say(core: Registry, name: str, known: Known) -> None:
     found = known.outcome
     if known.final and found is not None and found.status != REFUSED:
+        core.note(WorkEnded("skipped"))
         text = "%r version %s is %s, by %s: skipped"
         log(INFO, text, name, found.version, found.status, found.owner, event="skipped")
 
@@ -221,7 +223,9 @@ def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effect
         note = note._replace(slots=SlotRecord(last, slots.this_machine(), {}, {**others, version: outcome}))
     note = note.trimmed(wanted.keep)
     if (yield from write(core, lease, name, note)):
+        core.note(WorkEnded(outcome.status))
         return Known(wanted, outcome, archive.due(note, lease.token))
+    core.note(WorkEnded("lost"))
     text = "%r version %s: the lease was lost before the outcome was recorded; the work will run again"
     log(WARNING, text, name, version, event="not_recorded")
     return Known(wanted)
@@ -249,6 +253,7 @@ def running(core: Registry, name: str, wanted: Policy) -> Effects[Outcome[Any]]:
         return found
     holder = holdings[0] if holdings else None
     who = (holder and holder.owner, holder and holder.token)
+    core.note(WorkEnded("skipped"))
     log(INFO, "%r version %s is being run by %s: skipped", name, wanted.version, who[0], event="skipped")
     return Outcome(name, wanted.version, RUNNING, *who, None, None, None, None, 0, None, False)
 

@@ -1,0 +1,1 @@
+"""What metrics and traces have in common: a ``Locks`` that is observed."""
