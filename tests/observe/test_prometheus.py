@@ -166,8 +166,8 @@ def test_renewals_export_what_was_left_of_the_lease(locks: leasehold.Locks, port
 def test_hand_over_does_not_look_like_a_late_renewal(
     registry: CollectorRegistry, port: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Redis's push carries the lease to a waiter, for a first term of 0.7 s, which the keeper extends at once."""
-    url, namespace = open_store("redis", request, tmp_path).url, f"t{uuid.uuid4().hex[:12]}"
+    """MongoDB's push carries the lease to a waiter, for a first term of 0.7 s, which the keeper extends at once."""
+    url, namespace = open_store("mongodb", request, tmp_path).url, f"t{uuid.uuid4().hex[:12]}"
     with leasehold.connect(url, ttl=9, namespace=namespace) as locks:
         instrument(locks, registry)
         lease, leases = locks.lock("x").acquire(), []
