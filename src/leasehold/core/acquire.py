@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from ..errors import AcquireTimeout, LeaseLost, StoreNotReady, StoreUnavailable
+from ..errors import AcquireTimeout, LeaseLost, StoreError, StoreNotReady, StoreUnavailable
 from . import timing
-from .claim import FORKED, NOT_THERE, Claim
+from .claim import NOT_THERE, Claim
 from .effects import RETRY, Effects, Listen, Run, Wait
 from .log import shown
 from .options import Spec
 from .places import Place
-from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing, Refusal, Reply, Together
+from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing, Refusal, Reply, Steps, T, Together
 from .registry import Registry
 from .release import abandon
 from .state import NEVER
@@ -40,18 +40,18 @@ class Taken(NamedTuple):
     """For how long after ``sent`` the lease can be trusted, if that is a first term and not the whole ttl."""
 
 
-def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> Effects[Taken]:
+def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: Bell, born: int) -> Effects[Taken]:
     """Call the store until the lease is granted; wait in between. Raises AcquireTimeout, StoreUnavailable, LeaseLost,
     WrongShape.
 
-    Unless it returns, the caller must abandon the attempt. In a forked child it ends with LeaseLost: what it may be
-    granted is its parent's.
+    Unless it returns, the caller must abandon the attempt; not in a child that was forked since the generation in which
+    the acquire was ``born``. There it ends with LeaseLost: what it may be granted is the parent's.
     """
-    attempt = Attempt(core, spec, ask, timeout, bell)
+    attempt = Attempt(core, spec, ask, timeout, bell, born)
     listened = False
     try:
         while True:
-            attempt.check_process()
+            core.check_process(born, ask.name)
             core.check_giving_out(ask.heir)
             sent = core.now()
             reply = yield from attempt.call(sent)
@@ -65,7 +65,7 @@ def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: B
                 taken, previous = (yield from attempt.wait(busy, sent)), None
             if taken is None:
                 continue  # there is no grant yet, or it came too late
-            attempt.check_process()
+            core.check_process(born, ask.name)
             core.check_giving_out(ask.heir)  # a close or a drain since: the caller abandons the grant
             _report_taken(core, ask, taken.claim, previous, attempt.started)
             return taken
@@ -80,8 +80,8 @@ def acquire(core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: B
 class Attempt:
     """One acquire under way: when it has to end, and what became of its calls so far."""
 
-    def __init__(self, core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: Bell) -> None:
-        self.core, self.spec, self.ask, self.bell = core, spec, ask, bell
+    def __init__(self, core: Registry, spec: Spec, ask: Ask, timeout: float | None, bell: Bell, born: int) -> None:
+        self.core, self.spec, self.ask, self.bell, self.born = core, spec, ask, bell, born
         self.started = core.now()
         self.ends = None if timeout is None else self.started + timeout
         self.asked = False
@@ -97,12 +97,6 @@ class Attempt:
         self.warned: bool | None = None
         """Whether it was warned that it waits for itself; None until a wait begins."""
         self.pauses: Iterator[float] | None = None
-        self._generation = core.generation
-
-    def check_process(self) -> None:
-        """Raise LeaseLost in a child that was forked since the acquire began: it is the parent's."""
-        if self._generation != self.core.generation:
-            raise LeaseLost(self.ask.name, FORKED)
 
     def call(self, sent: float) -> Effects[Reply | None]:
         """Call the store once. None: there was no useful answer, and it is time for the next call."""
@@ -111,7 +105,7 @@ class Attempt:
         if self.ends is not None and ask.queue:
             limit = min(limit, max(0.5, self.ends - sent))
         try:
-            reply: Reply | None = yield Run(core.store.acquire(ask), limit)
+            reply: Reply | None = yield from _ask(core, self.born, ask.name, core.store.acquire(ask), limit)
             if isinstance(reply, Busy) and reply.holder is not None and reply.holder.attempt == ask.attempt:
                 # It was granted and then broken before this acquire got the grant. Nobody uses it: release it.
                 yield Run(core.store.release(ask.name, ask.attempt, reply.holder.token, None), limit)
@@ -220,18 +214,21 @@ class Attempt:
 
 
 def acquire_all(
-    core: Registry, specs: Sequence[Spec], asks: Sequence[Ask], timeout: float | None
+    core: Registry, specs: Sequence[Spec], asks: Sequence[Ask], timeout: float | None, born: int
 ) -> Effects[list[Taken] | None]:
     """Take several names in one step of the store. None: not now, or not in one step; then nothing is held.
 
     Never waits. If a name is busy: AcquireTimeout if ``timeout`` is 0, else None, and the caller waits. Unless it
-    returns, the caller must abandon the attempts.
+    returns, the caller must abandon the attempts, as after ``acquire``; in a forked child it ends with LeaseLost, too.
     """
     waits = timeout is None or timeout > 0
     limit = specs[0].timing.call_limit
+    if timeout:
+        limit = min(limit, max(0.5, timeout))
+    core.check_process(born, asks[0].name)
     sent = core.now()
     try:
-        reply: Together = yield Run(core.store.acquire_all(asks), min(limit, max(0.5, timeout)) if timeout else limit)
+        reply: Together = yield from _ask(core, born, asks[0].name, core.store.acquire_all(asks), limit)
     except StoreNotReady as error:
         error.nothing_asked = True
         raise
@@ -263,6 +260,17 @@ def acquire_all(
     for ask, each, grant in zip(asks, in_time, reply, strict=True):
         _report_taken(core, ask, each.claim, grant.taken_from, sent)
     return in_time
+
+
+def _ask(core: Registry, born: int, name: str, steps: Steps[T], limit: float) -> Effects[T]:
+    """Call the store. In a child that was forked during the call, what comes of it is the parent's: LeaseLost."""
+    try:
+        reply: T = yield Run(steps, limit)
+    except StoreError:
+        core.check_process(born, name)
+        raise
+    core.check_process(born, name)
+    return reply
 
 
 def _granted(core: Registry, spec: Spec, ask: Ask, grant: Grant, sent: float) -> Taken | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..contract.habits import unknown_option
-from ..errors import ShuttingDown
+from ..errors import LeaseLost, ShuttingDown
 from ..model import Counters, Event
 from ..runtime.hooks import owing, registries
 from ..runtime.thread_start import aside
@@ -223,6 +223,11 @@ class Registry:
         """Whether this process may release the lease: not in a forked child, not after ``close``."""
         return state.generation == self.generation and self.closed is None
 
+    def check_process(self, born: int, name: str) -> None:
+        """Raise LeaseLost in a child that was forked since the generation ``born``: what began then is the parent's."""
+        if born != self.generation:
+            raise LeaseLost(name, FORKED)
+
     def held(self) -> list[LeaseState]:
         """The leases that are kept now. A copy: other threads add and remove leases meanwhile."""
         return [state for ref in list(self.leases.values()) if (state := ref()) is not None]
@@ -232,19 +237,24 @@ class Registry:
         self.leases[state.claim.attempt] = weakref.ref(state)
         self.schedule(state)
 
-    def hold(self, make: Callable[..., L], specs: Sequence[Spec], taken: Sequence[Any], bell: Bell) -> list[L]:
-        """Make the leases that were acquired together, and keep them. ``bell`` is the one of their acquire."""
+    def hold(
+        self, make: Callable[..., L], specs: Sequence[Spec], taken: Sequence[Any], bell: Bell, born: int
+    ) -> list[L]:
+        """Make the leases that were acquired together, and keep them.
+
+        ``bell`` is the one of their acquire, ``born`` the generation in which it began."""
         states = [
-            LeaseState(self.generation, self.owner, spec, each.claim, each.sent, each.trusted)
+            LeaseState(born, self.owner, spec, each.claim, each.sent, each.trusted)
             for spec, each in zip(specs, taken, strict=True)
         ]
         leases = [make(self, state) for state in states]
         for state in states:
             self.add(state)
-            del self.asking[state.claim.attempt]
+            self.asking.pop(state.claim.attempt, None)  # a fork has emptied it
         if bell.rang():  # a wake-up since the grant: a lease may have been broken already
             for state in states:
                 self.rung(state.claim.attempt)
+        self.check_process(born, specs[0].name)
         return leases
 
     def schedule(self, state: LeaseState) -> None:

@@ -148,8 +148,12 @@ def abandon(core: Registry, asks: Sequence[Ask], error: BaseException | None) ->
             core.settle(owed(core, ask))
 
 
-def disown(core: Registry, state: LeaseState) -> Unsettled:
-    """End a lease that was never used, so that ``min_hold`` does not count. The caller gives back what this returns."""
+def disown(core: Registry, state: LeaseState) -> Unsettled | None:
+    """End a lease that was never used, so that ``min_hold`` does not count. The caller gives back what this returns.
+
+    None in a forked child: the lease is the parent's."""
+    if state.generation != core.generation:
+        return None
     core.end(state, RELEASED)
     state.released_by = DONE
     return Unsettled(state.claim.name, state.claim.attempt, state.claim.until)
@@ -158,6 +162,8 @@ def disown(core: Registry, state: LeaseState) -> Unsettled:
 def discard(core: Registry, state: LeaseState) -> Effects[None]:
     """Give back a lease that was never used. If the store does not answer, the keeper retries."""
     owed = disown(core, state)
+    if owed is None:
+        return
     settled = False
     try:
         yield Run(core.store.abandon(owed.name, owed.attempt), 1.0)

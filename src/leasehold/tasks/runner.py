@@ -144,11 +144,11 @@ class TaskRegistry(Registry):
             timeout = timing.patience(timeout)
         self.check_giving_out(spec.heir)
         bell = TaskBell(self.bind())
-        ask, born = spec.ask(self.owner, queue=timeout is None or timeout > 0), self.generation
+        born, ask = self.generation, spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            taken = await self.drive(acquire.acquire(self, spec, ask, timeout, bell))
-            return self.hold(make, [spec], [taken], bell)[0]
+            taken = await self.drive(acquire.acquire(self, spec, ask, timeout, bell, born))
+            return self.hold(make, [spec], [taken], bell, born)[0]
         except BaseException as error:
             await self._give_up([ask], error, born)
             raise
@@ -159,11 +159,11 @@ class TaskRegistry(Registry):
         """Acquire several names in one step of the store, without waiting; None if that is not possible now."""
         self.check_giving_out()
         bell = TaskBell(self.bind())
-        asks, born = [spec.ask(self.owner, queue=False) for spec in specs], self.generation
+        born, asks = self.generation, [spec.ask(self.owner, queue=False) for spec in specs]
         try:
             self.asking.update((ask.attempt, bell) for ask in asks)
-            taken = await self.drive(acquire.acquire_all(self, specs, asks, timeout))
-            return None if taken is None else self.hold(make, specs, taken, bell)
+            taken = await self.drive(acquire.acquire_all(self, specs, asks, timeout, born))
+            return None if taken is None else self.hold(make, specs, taken, bell, born)
         except BaseException as error:
             await self._give_up(asks, error, born)
             raise

@@ -109,11 +109,11 @@ class ThreadRegistry(Registry):
             cancel.check()
         self.check_giving_out(spec.heir)
         bell = ThreadBell()
-        ask, born = spec.ask(self.owner, queue=timeout is None or timeout > 0), self.generation
+        born, ask = self.generation, spec.ask(self.owner, queue=timeout is None or timeout > 0)
         try:
             self.asking[ask.attempt] = bell
-            taken = self.drive(acquire.acquire(self, spec, ask, timeout, bell), cancel)
-            return self.hold(make, [spec], [taken], bell)[0]
+            taken = self.drive(acquire.acquire(self, spec, ask, timeout, bell, born), cancel)
+            return self.hold(make, [spec], [taken], bell, born)[0]
         except BaseException as error:
             self._give_up([ask], error, cancel, born)
             raise
@@ -127,12 +127,12 @@ class ThreadRegistry(Registry):
             cancel.check()
         self.check_giving_out()
         bell = ThreadBell()
-        asks, born = [spec.ask(self.owner, queue=False) for spec in specs], self.generation
+        born, asks = self.generation, [spec.ask(self.owner, queue=False) for spec in specs]
         try:
             self.asking.update((ask.attempt, bell) for ask in asks)
-            taken = self.drive(acquire.acquire_all(self, specs, asks, timeout), cancel)
+            taken = self.drive(acquire.acquire_all(self, specs, asks, timeout, born), cancel)
             if taken is not None:
-                return self.hold(make, specs, taken, bell)
+                return self.hold(make, specs, taken, bell, born)
             self._forget(asks)
             return None
         except BaseException as error:

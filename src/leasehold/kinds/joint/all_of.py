@@ -59,7 +59,8 @@ def gather(core: Registry, specs: Iterable[Spec], timeout: Duration | None) -> G
             raise
         finally:  # cancelled or interrupted: leave the release to the keeper
             for lease in acquired:
-                core.settle(release.disown(core, own_state_of(lease)))
+                if (owed := release.disown(core, own_state_of(lease))) is not None:
+                    core.settle(owed)
 
 
 class BaseAll(Joint):
