@@ -132,13 +132,13 @@ MUTANTS = [
     Mutant(
         "a lease that was forgotten by its holder is kept",
         "core/release.py",
-        "        if not state.offered:\n            core.settle(state.claim.owed())",
-        "        if False:\n            core.settle(state.claim.owed())",
+        "        if not state.offered:\n            core.give_back_soon(state.claim.owed())",
+        "        if False:\n            core.give_back_soon(state.claim.owed())",
     ),
     Mutant(
         "a release whose answer was lost is not tried again",
         "core/release.py",
-        "        core.settle(claim.owed())\n        core.giving.discard(claim.attempt)",
+        "        core.give_back_soon(claim.owed())\n        core.giving.discard(claim.attempt)",
         "        core.giving.discard(claim.attempt)",
     ),
     Mutant(

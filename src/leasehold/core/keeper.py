@@ -99,12 +99,14 @@ def _renew_due(core: Registry) -> Effects[None]:
     ends = [min(state.deadline for state in batch) for batch in batches]
     rest = {*held}.difference(due)
     ends.append(min((state.deadline for state in rest if state.due != NEVER), default=NEVER))
-    for place, batch in enumerate(batches):
+    for number, batch in enumerate(batches):
         now = core.now()
         cadence = min(state.spec.timing.renew_every for state in batch)
         # Leave time for the other batches: they may be on a part of the store that answers when this one's does not.
-        spare = max(SPARE, (min(ends[:place] + ends[place + 1 :]) - now) / 2)
-        yield from _renew_batch(core, batch, None, max(0.05, min(timing.CALL_LIMIT, cadence, ends[place] - now, spare)))
+        spare = max(SPARE, (min(ends[:number] + ends[number + 1 :]) - now) / 2)
+        yield from _renew_batch(
+            core, batch, None, max(0.05, min(timing.CALL_LIMIT, cadence, ends[number] - now, spare))
+        )
 
 
 def _renew_batch(

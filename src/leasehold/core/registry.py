@@ -361,7 +361,7 @@ class Registry:
 
     # What is owed to the store.
 
-    def settle(self, owed: Unsettled) -> None:
+    def give_back_soon(self, owed: Unsettled) -> None:
         """Have the keeper give something back. Takes no mutex when the keeper runs: destructors call this."""
         self.owe(owed)
         self.settle_soon()

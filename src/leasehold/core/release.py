@@ -79,7 +79,7 @@ def _failed(core: Registry, state: LeaseState, error: BaseException) -> None:
             core.tell("release_failed", claim.name, claim.token, str(error), kind=state.spec.kind)
     finally:
         core.leases.pop(claim.attempt, None)
-        core.settle(claim.owed())
+        core.give_back_soon(claim.owed())
         core.giving.discard(claim.attempt)
         state.released_by = DONE
 
@@ -114,7 +114,7 @@ def drop(core: Registry, state: LeaseState) -> None:
         state.end = state.end or RELEASED
         core.leases.pop(state.claim.attempt, None)
         if not state.offered:
-            core.settle(state.claim.owed())
+            core.give_back_soon(state.claim.owed())
         state.released_by = DONE
 
 
@@ -145,7 +145,7 @@ def abandon(core: Registry, asks: Sequence[Ask], error: BaseException | None) ->
         pass
     finally:  # also when whoever carries this out is interrupted
         for ask in left:
-            core.settle(owed(core, ask))
+            core.give_back_soon(owed(core, ask))
 
 
 def disown(core: Registry, state: LeaseState) -> Unsettled | None:
@@ -172,7 +172,7 @@ def discard(core: Registry, state: LeaseState) -> Effects[None]:
         pass
     finally:
         if not settled:
-            core.settle(owed)
+            core.give_back_soon(owed)
 
 
 # A lease that another one replaces: a writer that becomes a reader, a member with other data.
@@ -208,6 +208,6 @@ def after_replacing(core: Registry, state: LeaseState, caller: object, done: boo
     """``done``: another lease has taken the place of this one. Otherwise give this one back, if it was ended."""
     if state.released_by is caller:
         if not done:
-            core.settle(state.claim.owed())
+            core.give_back_soon(state.claim.owed())
         core.giving.discard(state.claim.attempt)
         state.released_by = DONE

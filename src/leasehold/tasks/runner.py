@@ -179,7 +179,7 @@ class TaskRegistry(Registry):
             return
         if isinstance(error, GeneratorExit):  # the coroutine is being thrown away and may not await any more
             for ask in asks:
-                self.settle(release.owed(self, ask))
+                self.give_back_soon(release.owed(self, ask))
             return
         await asyncio.wait({self.spawn(self.drive(release.abandon(self, asks, error)))}, timeout=GRACE)
 

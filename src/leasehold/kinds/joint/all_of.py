@@ -60,7 +60,7 @@ def gather(core: Registry, specs: Iterable[Spec], timeout: Duration | None) -> G
         finally:  # cancelled or interrupted: leave the release to the keeper
             for lease in acquired:
                 if (owed := release.disown(core, own_state_of(lease))) is not None:
-                    core.settle(owed)
+                    core.give_back_soon(owed)
 
 
 class BaseAll(Joint):

@@ -227,24 +227,24 @@ class RedisStore(Store):
 
     def renew(self, batch: Sequence[Renewal]) -> Steps[Sequence[str | StoreUnavailable]]:
         groups: dict[int, list[int]] = {}
-        for place, each in enumerate(batch):
-            groups.setdefault(self._slot(each.name), []).append(place)
+        for number, each in enumerate(batch):
+            groups.setdefault(self._slot(each.name), []).append(number)
         calls = []
-        for places in groups.values():
-            keys = tuple(self.keys(batch[place].name)[0] for place in places)
+        for numbers in groups.values():
+            keys = tuple(self.keys(batch[number].name)[0] for number in numbers)
             args = []
-            for place in places:
-                each = batch[place]
+            for number in numbers:
+                each = batch[number]
                 args += [each.attempt.encode(), b"%d" % each.token, b"%d" % each.ttl]
             calls.append(ScriptCall(RENEW, keys, tuple(args)))
         replies = yield ScriptCalls(calls)
         outcomes: list[str | StoreError] = [GONE] * len(batch)
-        for places, reply in zip(groups.values(), replies, strict=True):
-            for place in places:
-                outcomes[place] = reply
+        for numbers, reply in zip(groups.values(), replies, strict=True):
+            for number in numbers:
+                outcomes[number] = reply
             if not isinstance(reply, StoreError):
-                for place, outcome in zip(places, reply, strict=True):
-                    outcomes[place] = _OUTCOMES.get(outcome) or unreadable(batch[place].name, _told(outcome))
+                for number, outcome in zip(numbers, reply, strict=True):
+                    outcomes[number] = _OUTCOMES.get(outcome) or unreadable(batch[number].name, _told(outcome))
         return known(outcomes)
 
     def release(self, name: str, attempt: str, token: int, hint: Any) -> Steps[bool]:
