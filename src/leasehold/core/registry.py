@@ -254,7 +254,11 @@ class Registry:
         if bell.rang():  # a wake-up since the grant: a lease may have been broken already
             for state in states:
                 self.rung(state.claim.attempt)
-        self.check_process(born, specs[0].name)
+        if born != self.generation:  # forked meanwhile: what was added after that is the parent's, too
+            for state in states:
+                state.end = FORKED
+                self.leases.pop(state.claim.attempt, None)
+            self.check_process(born, specs[0].name)
         return leases
 
     def schedule(self, state: LeaseState) -> None:
