@@ -69,7 +69,7 @@ def test_show_of_a_free_name(shell: Shell) -> None:
 
 
 def test_break(shell: Shell) -> None:
-    with shell.locks.lock("job") as lease:
+    with shell.locks.lock("job", on_lost="log") as lease:
         done = shell.do("break", "job")
         assert done.returncode == 0
         assert lease.owner in done.stdout
@@ -80,7 +80,7 @@ def test_break(shell: Shell) -> None:
 
 
 def test_break_json(shell: Shell) -> None:
-    with shell.locks.lock("job") as lease:
+    with shell.locks.lock("job", on_lost="log") as lease:
         answer = json.loads(shell.do("break", "job", "--force", "--json").stdout)
     assert answer["holder"]["token"] == lease.token
     assert (answer["name"], answer["broken"], answer["force"]) == ("job", True, True)

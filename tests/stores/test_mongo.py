@@ -346,7 +346,7 @@ def check_refused(record: Any, holder: Any) -> None:
 
 def check_taken_over(events: dict[str, Any], taken: Any, waited: float) -> None:
     """It was waited for since before the holder's last term, of 2 s, began."""
-    assert set(events) == {"lost", "taken_over"}
+    assert set(events) == {"waiting", "lost", "taken_over"}
     record = events["taken_over"]
     assert "from first, whose lease expired" in record.getMessage()
     assert record.lease_taken_from == "first"

@@ -96,6 +96,7 @@ def run_everything(store: MongoStore, driver: ThreadDriver, leases: Any) -> set[
     for each in waiting:
         call("abandon", each.name, each.attempt)
     call("tidy")
+    call("read_clock", "a")
     return done
 
 
