@@ -248,7 +248,9 @@ class Registry:
             for spec, each in zip(specs, taken, strict=True)
         ]
         leases = [make(self, state) for state in states]
+        me = self.me()
         for state in states:
+            state.acquirer = me
             self.add(state)
             self.asking.pop(state.claim.attempt, None)  # a fork has emptied it
         if bell.rang():  # a wake-up since the grant: a lease may have been broken already
@@ -460,12 +462,6 @@ class Registry:
 
     def me(self) -> object | None:
         """The calling thread or task, to be compared: a weak reference. None outside of tasks."""
-        raise NotImplementedError
-
-    def is_alone(self, begins: bool) -> bool:
-        """Whether nothing but the calling thread or task can release what this registry holds: no others run.
-
-        ``begins``: the wait has just begun, so the answer has to be cheap: False if it is not."""
         raise NotImplementedError
 
     def new_bell(self) -> Bell:
