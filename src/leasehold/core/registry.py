@@ -309,10 +309,11 @@ class Registry:
                 self.tell("broken", state.name, state.token, reason, ended=state)
             self.tell("lost", state.name, state.token, reason, ended=state)
 
-    def lose_after_release(self, state: LeaseState) -> None:
-        """The lease was trusted until its release, but the store answered that it no longer held the name."""
+    def lose_after_release(self, state: LeaseState, reason: str = TAKEN) -> None:
+        """The lease was trusted until its release, but the store answered that it no longer held the name, or what was
+        to replace it did not."""
         with self.mutex:
-            state.end = reason = HANDED_OVER if state.offered else TAKEN
+            state.end = reason = HANDED_OVER if state.offered else reason
         state.announce()
         self.tell("lost", state.name, state.token, reason, ended=state)
 

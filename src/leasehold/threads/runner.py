@@ -52,6 +52,7 @@ class ThreadRegistry(Registry):
         super().reset()
         self.bell = ThreadBell()
         self.closing = threading.RLock()
+        self.updating = threading.RLock()  # held while a membership of a group is replaced
         self.keeper: Life | None = None
         self.events: Any = None
 
