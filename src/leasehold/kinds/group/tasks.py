@@ -51,6 +51,9 @@ class Group(BaseGroup):
         loop = self._core.bind()
         before = self._update if self._update is not None and self._update.get_loop() is loop else None
         self._update = self._core.spawn(self._replace_all(spec, before))
+        self._update.add_done_callback(
+            lambda update: update.cancelled() or update.exception()
+        )  # its caller may be gone
         await asyncio.shield(self._update)  # a caller that is cancelled does not end the membership
 
     async def _replace_all(self, spec: Spec, before: asyncio.Task[None] | None) -> None:
