@@ -49,6 +49,48 @@ async def test_stop_before_run_ends_the_run_of_a_task(url: str) -> None:
         assert await candidate.run(lead) == "led"
 
 
+def test_candidate_whose_callback_fails_because_of_stop_does_not_back_off(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lead(term: Any) -> None:
+        term.stopping.wait(30)
+        raise OSError("cleanup failed")
+
+    with leasehold.connect(url) as locks:
+        candidate = locks.election("leader")
+        thread = threading.Thread(target=candidate.run, args=(lead,))
+        thread.start()
+        eventually(lambda: candidate.is_leader)
+        asked = time.monotonic()
+        candidate.stop()
+        thread.join()
+    assert time.monotonic() - asked < 0.9, "the back-off would take 1 s"
+    assert "the candidacy has ended: OSError: cleanup failed" in caplog.text
+
+
+async def test_candidate_task_whose_callback_fails_because_of_stop_does_not_back_off(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    leads = asyncio.Event()
+
+    async def lead(term: object) -> None:
+        leads.set()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            raise OSError("cleanup failed")
+
+    async with aio.connect(url) as locks:
+        candidate = locks.election("leader")
+        running = asyncio.create_task(candidate.run(lead))
+        await leads.wait()
+        asked = time.monotonic()
+        candidate.stop()
+        assert await running is None
+    assert time.monotonic() - asked < 0.9, "the back-off would take 1 s"
+    assert "the candidacy has ended: OSError: cleanup failed" in caplog.text
+
+
 def no_threads(patch: pytest.MonkeyPatch, *but: str) -> None:
     """As in a process that has as many as it may have; those that ``but`` names can be started."""
     refuse_threads(patch, lambda name: name not in but)

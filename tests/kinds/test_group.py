@@ -8,6 +8,7 @@ import os
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -379,6 +380,7 @@ def test_update_of_a_member_whose_store_is_away_loses_the_membership(url: str) -
             group.update(2)
         assert membership.lost.wait(1)
         assert not membership.valid
+        assert membership.lost_reason == "group.update() did not finish, so the membership was given back"
         network.mend()
         eventually(lambda: not other.group("g").members())
 
@@ -406,3 +408,59 @@ def test_two_members_that_join_as_one_at_the_same_time_are_one(url: str) -> None
                 thread.join()
             assert sorted(outcomes) == ["member", "refused"]
             eventually(lambda: len(one.group("g").members()) == 1)
+
+
+def test_member_that_was_updated_had_joined_before(url: str) -> None:
+    """An update gives it a later token than that of one that has joined meanwhile."""
+    with leasehold.connect(url, owner="a") as one:
+        first, checks = one.group("g"), []
+
+        def join_first(acquire: Any, ask: Any) -> Any:
+            first.join(1, unique=True)
+            return acquire(ask)
+
+        def update_first(inspect: Any, name: str) -> Any:
+            checks.append(name)
+            if len(checks) == 2:
+                first.update(2)
+            return inspect(name)
+
+        def change(store: Any) -> Changed:
+            return Changed(store, acquire=join_first, inspect=update_first)
+
+        with connect(url, owner="a", store=change) as two, pytest.raises(leasehold.AcquireTimeout, match="already"):
+            two.group("g").join(3, unique=True)
+        eventually(lambda: [member.data for member in first.members()] == [2])
+
+
+def test_updates_of_several_threads_follow_one_another(url: str) -> None:
+    with leasehold.connect(url) as locks, ThreadPoolExecutor(4) as pool:
+        group = locks.group("g")
+        membership = group.join(0)
+        faults.install(locks).delay_answer(0.1, "acquire")
+        for updated in [pool.submit(group.update, number) for number in (1, 2, 3, 4)]:
+            updated.result()
+        assert membership.valid
+        assert [member.data for member in group.members()] == [membership.data]
+
+
+async def test_updates_of_several_tasks_follow_one_another(url: str) -> None:
+    async with aio.connect(url) as locks:
+        group = locks.group("g")
+        membership = await group.join(0)
+        faults.install(locks).delay_answer(0.1, "acquire")
+        await asyncio.gather(*(group.update(number) for number in (1, 2, 3, 4)))
+        assert (membership.valid, membership.data) == (True, 4)
+        assert [member.data for member in await group.members()] == [4]
+
+
+async def test_cancelled_update_is_finished_in_the_background(url: str) -> None:
+    async with aio.connect(url) as locks:
+        group = locks.group("g")
+        membership = await group.join(1)
+        faults.install(locks).delay_answer(0.3, "acquire")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(group.update(2), 0.05)
+        await group.update(3)
+        assert membership.lost_reason is None
+        assert [member.data for member in await group.members()] == [3]

@@ -1,4 +1,4 @@
-"""What a waiter tells: for whom it waits, that it waits for itself, that the store is away and for how long."""
+"""What a waiter reports: for whom it waits, that it waits for itself, that the store is away and for how long."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ import pytest
 import leasehold
 from leasehold import aio
 from leasehold.testing.handles import eventually
-
-ITSELF = "waits for itself"
 
 
 @pytest.fixture
@@ -47,7 +45,9 @@ def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[str]:
 
 # Waiting.
 
-HELD = re.compile(r"waiting for 'x': held by holder \(this process\) since 20\S+ \(1.*? s\), token \d+, 1 waiter ahead")
+HELD = re.compile(
+    r"waiting for 'x': held by holder \(this thread itself\) since 20\S+ \(1.*? s\), token \d+, 1 waiter ahead"
+)
 
 
 def test_wait_of_more_than_a_second_is_told_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +93,8 @@ def test_thread_that_waits_inside_its_own_block_is_warned_at_once(
             with locks.lock("x") as lease, pytest.raises(leasehold.AcquireTimeout, match="this thread itself"):
                 inner.acquire(timeout=0.1)
             assert lines(caplog, "self_wait") == [
-                f"this thread waits for itself: it holds 'x' already (token {lease.token}); "
+                f"this thread waits for a lock that it holds itself ('x', token {lease.token}): unless another thread "
+                "releases it, it waits until its timeout, or until the lease expires; "
                 "a lock that is entered again is an rlock"
             ]
             caplog.clear()
@@ -114,25 +115,50 @@ async def test_task_that_waits_inside_its_own_block_is_warned_at_once(
             caplog.clear()
 
 
-def test_lease_without_a_block_counts_where_nobody_else_could_release_it(
-    url: str, caplog: pytest.LogCaptureFixture
+def test_thread_that_waits_for_a_lease_that_it_acquired_is_warned(
+    url: str, caplog: pytest.LogCaptureFixture, another_thread: None
 ) -> None:
-    with leasehold.connect(url) as locks:
+    """Once, when the wait has timed out or is no longer short: until then it may be another thread's to release."""
+    with leasehold.connect(url) as locks, leasehold.connect(url) as other:
         lease = locks.lock("x").acquire()
-        others = [each for each in threading.enumerate() if each is not threading.current_thread()]
-        alone = all(each.name.startswith("leasehold-") for each in others)
-        assert locks.lock("x").try_acquire(timeout=0.1) is None
-        assert len(lines(caplog, "self_wait")) == int(alone), others
+        for seconds in (0.1, 1.5):
+            with pytest.raises(leasehold.AcquireTimeout, match="this thread itself"):
+                other.lock("x").acquire(timeout=seconds)
+            [line] = lines(caplog, "self_wait")
+            assert f"holds itself ('x', token {lease.token}): unless another thread releases it" in line
+            caplog.clear()
         assert lease.release()
 
 
-async def test_lease_of_the_only_task_without_a_block_counts(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_task_that_waits_for_a_lease_that_it_acquired_is_warned(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async with aio.connect(url) as locks:
+        another = asyncio.create_task(asyncio.sleep(30))
         lease = await locks.lock("x").acquire()
-        with pytest.raises(leasehold.AcquireTimeout, match="this task itself"):
-            await locks.lock("x").acquire(timeout=1.2)
-        assert len(lines(caplog, "self_wait")) == 1
+        for seconds in (0.1, 1.5):
+            with pytest.raises(leasehold.AcquireTimeout, match="this task itself"):
+                await locks.lock("x").acquire(timeout=seconds)
+            [line] = lines(caplog, "self_wait")
+            assert f"holds itself ('x', token {lease.token}): unless another task releases it" in line
+            caplog.clear()
         assert await lease.release()
+        another.cancel()
+
+
+def test_lease_of_a_thread_that_has_ended_is_not_another_threads(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not even of one that has got its id."""
+    leases: list[leasehold.Lease] = []
+    with leasehold.connect(url) as locks:
+        for work in (
+            lambda: leases.append(locks.lock("x").acquire()),
+            lambda: locks.lock("x").try_acquire(timeout=0.1),
+        ):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            assert not lines(caplog, "self_wait")
+        assert leases.pop().release()
 
 
 Case = Callable[[Any, Any, ExitStack], object]
@@ -183,6 +209,27 @@ def held_by_another_thread(locks: Any, other: Any, stack: ExitStack) -> None:
     locks.lock("x").acquire(timeout=30).release()
 
 
+def soon_expired(locks: Any, other: Any, stack: ExitStack) -> None:
+    """A lease that nobody renews, as one uses it for a pause."""
+    with locks.lock("x", ttl=0.5, renew=False, on_lost="log"):
+        locks.lock("x").acquire(timeout=30).release()
+
+
+def a_permit_that_another_thread_releases(locks: Any, other: Any, stack: ExitStack) -> None:
+    """One thread acquires all permits, its workers release them."""
+    timer = threading.Timer(1.3, locks.semaphore("x", limit=1).acquire().release)
+    timer.start()
+    stack.callback(timer.join)
+    locks.semaphore("x", limit=1).acquire(timeout=30).release()
+
+
+def handed_over(locks: Any, other: Any, stack: ExitStack) -> None:
+    """To another process, which may take the lease over while this thread waits."""
+    lease = locks.lock("x").acquire()
+    lease.transfer()
+    assert locks.lock("x").try_acquire(timeout=0.1) is None
+
+
 def another_name_and_namespace(locks: Any, other: Any, stack: ExitStack) -> None:
     with leasehold.connect(locks.url, namespace="other") as elsewhere, elsewhere.lock("x"), locks.lock("y"):
         held_by_another_thread(locks, other, stack)
@@ -216,6 +263,7 @@ def a_second_reader(locks: Any, other: Any, stack: ExitStack) -> None:
     [
         *(enter_again, handed_to_another_thread, released_by_another_thread, held_by_another_thread),
         *(another_name_and_namespace, a_permit_of_two, a_second_reader),
+        *(soon_expired, a_permit_that_another_thread_releases, handed_over),
     ],
 )
 def test_wait_that_others_can_end_is_not_called_a_wait_for_itself(
@@ -224,7 +272,6 @@ def test_wait_that_others_can_end_is_not_called_a_wait_for_itself(
     with leasehold.connect(url) as locks, leasehold.connect(url) as other, ExitStack() as stack:
         locks.url = url  # type: ignore[attr-defined]
         case(locks, other, stack)
-    assert ITSELF not in caplog.text
     assert "itself" not in caplog.text
 
 
@@ -239,7 +286,8 @@ def test_wait_for_more_than_others_hold_is_a_wait_for_itself(
         else:
             with locks.rwlock("x").read():
                 assert locks.rwlock("x").write().try_acquire(timeout=0.1) is None
-    assert len(lines(caplog, "self_wait")) == 1
+    [line] = lines(caplog, "self_wait")
+    assert "rlock" not in line
 
 
 async def test_child_task_that_waits_for_its_parent_is_another_task(url: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -259,14 +307,14 @@ async def test_child_task_that_waits_for_its_parent_is_another_task(url: str, ca
 
 
 async def test_lease_handed_to_another_task_is_not_the_tasks_own(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def release(lease: Any) -> None:
-        await asyncio.sleep(1.2)
-        await lease.release()
+    async def work(lease: Any) -> None:
+        async with lease:
+            await asyncio.sleep(1.2)
 
     async with aio.connect(url) as locks:
-        releasing = asyncio.create_task(release(await locks.lock("x").acquire()))
+        working = asyncio.create_task(work(await locks.lock("x").acquire()))
         async with locks.lock("x").acquire(timeout=30):
             pass
-        await releasing
+        await working
     assert len(lines(caplog, "waiting")) == 1
     assert "itself" not in caplog.text

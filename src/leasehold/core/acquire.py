@@ -93,9 +93,9 @@ class Attempt:
         """Calls without an answer since ``failing_since``."""
         self.retry = RETRY
         self.notice_at = self.started + NOTICE_AFTER
-        """When to tell that this acquire waits; NEVER once it has."""
+        """When to log that this acquire waits; NEVER once it has."""
         self.warned: bool | None = None
-        """Whether it was warned that it waits for itself; None until a wait begins."""
+        """Whether a warning has said that it waits for itself; None until a wait begins."""
         self.pauses: Iterator[float] | None = None
 
     def call(self, sent: float) -> Effects[Reply | None]:
@@ -157,6 +157,8 @@ class Attempt:
             raise wrong
         now = self.core.now()
         if not self.ask.queue or (self.ends is not None and now >= self.ends):
+            if self.warned is False:
+                self.warned = warn_of_self_wait(self.core, self.ask, reply, begins=False)
             raise timed_out(self.core, self.ask, reply, self.started)
         return reply
 
@@ -197,14 +199,14 @@ class Attempt:
                     core.check_places_from(place.due)
             elif news is not None or rang:
                 return news
-            elif wake_at < until:  # the time to tell, and no more
+            elif wake_at < until:  # time to log the wait, and no more
                 self.notice_at = NEVER
                 latest, at = max(place.answer, told or place.answer, key=itemgetter(1))
-                self._tell(latest, core.now() - at)
+                self._log_wait(latest, core.now() - at)
             elif self._until(place) <= until or (yield Listen(self.ask.attempt, place.answer[0])) != pushed:
                 return None  # otherwise the keeper has put off the check
 
-    def _tell(self, busy: Busy, age: float) -> None:
+    def _log_wait(self, busy: Busy, age: float) -> None:
         if not self.warned:
             self.warned = warn_of_self_wait(self.core, self.ask, busy, begins=False)
         say_waiting(self.core, self.ask, busy, age)

@@ -147,7 +147,10 @@ still collected and released."""
 
 def enter(lease: BaseLease) -> None:
     """Note that the lease's block begins in this thread or task."""
-    _open.set((*_open.get(), (weakref.ref(lease), lease.name, lease._core.me())))
+    me = lease._core.me()
+    for state in lease._state.parts:
+        state.acquirer = me  # another one may have acquired it, and has handed it on
+    _open.set((*_open.get(), (weakref.ref(lease), lease.name, me)))
 
 
 def leave(lease: BaseLease) -> None:

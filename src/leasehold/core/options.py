@@ -70,6 +70,11 @@ MEMBER = 24
 """So many digits of the attempt of a group's member stay when its data is changed: they say that it is the same one."""
 
 
+def was_updated(attempt: str) -> bool:
+    """Whether a group's member with this attempt has changed its data since it joined."""
+    return attempt[-1] != "0"
+
+
 class Spec(NamedTuple):
     """The checked options of a lock."""
 
@@ -112,8 +117,8 @@ class Spec(NamedTuple):
         self.check_named()
         timing = self.timing
         attempt = urandom(16).hex()
-        if self.heir is not None and self.shape == "group":
-            attempt = self.heir[0][:MEMBER] + attempt[MEMBER:]
+        if self.shape == "group":
+            attempt = attempt[:-1] + "0" if self.heir is None else self.heir[0][:MEMBER] + attempt[MEMBER:-1] + "1"
         return Ask(
             name=self.name,
             attempt=attempt,

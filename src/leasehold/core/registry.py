@@ -248,7 +248,9 @@ class Registry:
             for spec, each in zip(specs, taken, strict=True)
         ]
         leases = [make(self, state) for state in states]
+        me = self.me()
         for state in states:
+            state.acquirer = me
             self.add(state)
             self.asking.pop(state.claim.attempt, None)  # a fork has emptied it
         if bell.rang():  # a wake-up since the grant: a lease may have been broken already
@@ -307,10 +309,11 @@ class Registry:
                 self.tell("broken", state.name, state.token, reason, ended=state)
             self.tell("lost", state.name, state.token, reason, ended=state)
 
-    def lose_after_release(self, state: LeaseState) -> None:
-        """The lease was trusted until its release, but the store answered that it no longer held the name."""
+    def lose_after_release(self, state: LeaseState, reason: str = TAKEN) -> None:
+        """The lease was trusted until its release, but the store answered that it no longer held the name, or what was
+        to replace it did not."""
         with self.mutex:
-            state.end = reason = HANDED_OVER if state.offered else TAKEN
+            state.end = reason = HANDED_OVER if state.offered else reason
         state.announce()
         self.tell("lost", state.name, state.token, reason, ended=state)
 
@@ -460,12 +463,6 @@ class Registry:
 
     def me(self) -> object | None:
         """The calling thread or task, to be compared: a weak reference. None outside of tasks."""
-        raise NotImplementedError
-
-    def is_alone(self, begins: bool) -> bool:
-        """Whether nothing but the calling thread or task can release what this registry holds: no others run.
-
-        ``begins``: the wait has just begun, so the answer has to be cheap: False if it is not."""
         raise NotImplementedError
 
     def new_bell(self) -> Bell:

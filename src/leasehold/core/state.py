@@ -141,6 +141,7 @@ class LeaseState(BaseState):
 
     __slots__ = (
         "acquired",
+        "acquirer",
         "claim",
         "cycle_ends",
         "deadline",
@@ -163,6 +164,8 @@ class LeaseState(BaseState):
 
     acquired: float
     """When the acquire that was granted was sent."""
+    acquirer: object | None
+    """Which thread or task acquired it, or entered its block last: what ``Registry.me`` returned there."""
     sent: float
     """When the last request that the store confirmed was sent: the acquire, or a renewal."""
     due: float
@@ -184,6 +187,7 @@ class LeaseState(BaseState):
         self.claim = claim
         self.ttl = timing.ttl
         self.acquired = self.last_beat = self.sent = sent
+        self.acquirer = None
         if trusted is None:
             self.deadline = sent + timing.ttl - timing.margin
             self.due = self.cycle_ends = sent + timing.renew_every if timing.renew else NEVER

@@ -1,8 +1,7 @@
-"""What an acquire tells about its wait: who holds the name, that it waits for itself, how long the store was away."""
+"""What an acquire reports about its wait: who holds the name, that it waits for itself, how long the store was away."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,7 +27,7 @@ def timed_out(core: Registry, ask: Ask, busy: Busy, asked: float) -> AcquireTime
     holder, holding = busy.holder, busy.holder and info(busy.holder)
     if holder is not None and holding is not None:
         fields = {"holder": holder.owner, "holder_token": holder.token, "until": holding.expires}
-        who = f"{shown(holder.owner)}{_relation(core, ask, busy, waited < NOTICE_AFTER)}"
+        who = f"{shown(holder.owner)}{_relation(core, ask, busy)}"
         parts.append(
             f"held by {who} for {holder.age:.3g} s, expires in {holder.expires_in:.3g} s (token {holder.token})"
         )
@@ -46,7 +45,7 @@ def say_waiting(core: Registry, ask: Ask, busy: Busy, age: float) -> None:
         held_for = holder.age + age
         since = datetime.now(UTC) - timedelta(seconds=held_for)
         fields |= {"holder": holder.owner, "holder_token": holder.token, "since": since}
-        who = f"{shown(holder.owner)}{_relation(core, ask, busy, False)}"
+        who = f"{shown(holder.owner)}{_relation(core, ask, busy)}"
         when = since.astimezone().isoformat(timespec="seconds")
         parts.append(f"held by {who} since {when} ({held_for:.3g} s), token {holder.token}")
     why = ", ".join([*parts, *_ahead(busy)]) or OTHERS
@@ -54,13 +53,23 @@ def say_waiting(core: Registry, ask: Ask, busy: Busy, age: float) -> None:
 
 
 def warn_of_self_wait(core: Registry, ask: Ask, busy: Busy, begins: bool) -> bool:
-    """Called when a wait ``begins``, and once more when it is no longer short. True if there was a warning."""
-    if not _is_of_this_process(busy) or not _waits_for_itself(core, ask, busy, begins):
+    """Called when a wait ``begins``, and again when it is no longer short or has timed out. True if it has warned.
+
+    When a wait begins, only the blocks of this thread or task count: a lease without a block may have been handed on,
+    and be released soon."""
+    found = _holding(busy)
+    if found is None or not (_in_own_block(core, ask, *found) if begins else _is_own(core, ask, *found)):
         return False
-    assert busy.holder is not None
-    token, me = busy.holder.token, core.caller
-    text = "this %s waits for itself: it holds %r already (token %d); a lock that is entered again is an rlock"
-    log(WARNING, text, me, ask.name, token, event="self_wait", name=ask.name, token=token, owner=core.owner)
+    state, me = found[1], core.caller
+    text = (
+        "this %s waits for %s %s that it holds itself (%r, token %d): unless another %s releases it, "
+        "it waits until its timeout, or until the lease expires%s"
+    )
+    article, advice = "an" if ask.shape == "rwlock" else "a", ""
+    if state.spec.shape == ask.shape == "lock":
+        advice = "; a lock that is entered again is an rlock"
+    fields: dict[str, Any] = {"name": ask.name, "token": state.token, "owner": core.owner}
+    log(WARNING, text, me, article, ask.shape, ask.name, state.token, me, advice, event="self_wait", **fields)
     return True
 
 
@@ -78,41 +87,45 @@ def _ahead(busy: Busy) -> list[str]:
     return ["1 waiter ahead" if busy.place == 1 else f"{busy.place} waiters ahead"]
 
 
-def _relation(core: Registry, ask: Ask, busy: Busy, begins: bool) -> str:
+def _relation(core: Registry, ask: Ask, busy: Busy) -> str:
     """What the holder is to the caller, in brackets; nothing if it is in another process."""
-    if not _is_of_this_process(busy):
+    if (found := _holding(busy)) is None:
         return ""
-    return f" (this {core.caller} itself)" if _waits_for_itself(core, ask, busy, begins) else " (this process)"
+    return f" (this {core.caller} itself)" if _is_own(core, ask, *found) else " (this process)"
 
 
-def _is_of_this_process(busy: Busy) -> bool:
-    return busy.holder is not None and any(busy.holder.attempt in each.leases for each in _registries())
+def _holding(busy: Busy) -> tuple[Registry, LeaseState] | None:
+    """The lease that holds the name, if it is one of this process."""
+    if busy.holder is not None:
+        for registry in _registries():
+            kept = registry.leases.get(busy.holder.attempt)
+            if kept is not None and (state := kept()) is not None:
+                return registry, state
+    return None
 
 
-def _waits_for_itself(core: Registry, ask: Ask, busy: Busy, begins: bool) -> bool:
-    """Whether the name cannot become free as long as the calling thread or task waits for it.
+def _is_own(core: Registry, ask: Ask, registry: Registry, state: LeaseState) -> bool:
+    """Whether the calling thread or task waits for its own lease: one that it acquired, or in whose block it is.
 
-    That is certain of a lease whose block the caller is in, and of any lease if nothing else runs that could release
-    it. Otherwise it may have been handed to another thread or task, which will release it."""
-    assert busy.holder is not None
-    for registry, mine in _held_here(core, begins):
-        now = registry.now()
-        held = [each.spec for each in mine if each.name == ask.name and each.end is None and now < each.deadline]
-        if any(each.claim.attempt == busy.holder.attempt for each in mine):
-            limit = max([ask.limit, *(spec.limit for spec in held)])
-            if sum(spec.weight for spec in held) + ask.weight > limit:
-                return True
-    return False
+    Who acquired a permit says nothing: one thread often acquires the permits that others release."""
+    me = core.me()
+    plain = state.spec.shape == ask.shape == "lock"
+    return (plain and me is not None and state.acquirer == me and _lasts(registry, state)) or _in_own_block(
+        core, ask, registry, state
+    )
 
 
-def _held_here(core: Registry, begins: bool) -> Iterator[tuple[Registry, Collection[LeaseState]]]:
-    """What nobody but the calling thread or task is going to release, by registry."""
-    blocks: dict[Registry, set[LeaseState]] = {}
-    for registry, states in blocks_of(core.me()):
-        blocks.setdefault(registry, set()).update(states)
-    yield from blocks.items()
-    alike = [each for each in _registries() if type(each) is type(core)]
-    yield from ((each, each.held()) for each in alike if each.is_alone(begins))
+def _in_own_block(core: Registry, ask: Ask, registry: Registry, state: LeaseState) -> bool:
+    """Whether the name cannot become free for ``ask`` before a block of the calling thread or task has ended."""
+    found = (each for where, parts in blocks_of(core.me()) if where is registry for each in parts)
+    mine = {each for each in found if each.name == ask.name and _lasts(registry, each)}
+    limit = max([ask.limit, *(each.spec.limit for each in mine)])
+    return state in mine and sum(each.spec.weight for each in mine) + ask.weight > limit
+
+
+def _lasts(registry: Registry, state: LeaseState) -> bool:
+    """Whether the lease is held until it is released: one that is not renewed soon expires by itself."""
+    return state.spec.timing.renew and registry.now() < state.trusted_until()
 
 
 def _registries() -> list[Registry]:

@@ -66,12 +66,6 @@ def _begin(name: str, function: Callable[..., object], args: tuple[object, ...],
         run()
 
 
-def runs_users_code(thread: threading.Thread) -> bool:
-    """Whether the thread is the user's, or one of ours that calls the user's functions."""
-    callbacks = ("leasehold-callback", "leasehold-events", "leasehold-group", "leasehold-lost")
-    return not thread.name.startswith("leasehold-") or thread.name in callbacks
-
-
 def aside(name: str, function: Callable[..., object], *args: object) -> None:
     """Call a function that may be slow in a thread of its own; in this one if none can be started."""
     try:

@@ -97,12 +97,6 @@ class TaskRegistry(Registry):
         task = asyncio.current_task()
         return None if task is None else weakref.ref(task)
 
-    def is_alone(self, begins: bool) -> bool:
-        # A loop may have very many tasks: they are not counted when a wait begins, nor when others wait as well.
-        if begins or len(self.asking) > 1 or threading.get_ident() != self.loop_thread:
-            return False
-        return asyncio.all_tasks() <= {asyncio.current_task(), *self.tasks}
-
     def new_bell(self) -> TaskBell:
         return TaskBell(self.bind())
 

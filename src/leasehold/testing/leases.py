@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..core import clock, keeper, timing
-from ..core.claim import RELEASED
+from ..core.claim import RELEASED, TAKEN
 from ..core.effects import Effects
 from ..core.lease import BaseLease, own_state_of, registry_of, state_of
 from ..core.protocol import RENEWED, SECOND, Renewal, Steps, Store, run_steps
@@ -142,9 +142,9 @@ class Leases:
                 self._note_loss(core, state, at)
             return ended
 
-        def lose_after_release_here(core: Registry, state: LeaseState) -> None:
+        def lose_after_release_here(core: Registry, state: LeaseState, reason: str = TAKEN) -> None:
             at = self.clock.now()
-            lose_after_release(core, state)
+            lose_after_release(core, state, reason)
             self._note_loss(core, state, at)
 
         def valid_here(lease: BaseLease) -> bool:

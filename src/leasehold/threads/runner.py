@@ -15,7 +15,7 @@ from ..core.options import Spec
 from ..core.protocol import Ask, Store, ThreadDriver
 from ..core.registry import Registry
 from ..model import Event
-from ..runtime.thread_start import Life, aside, runs_users_code, start_thread
+from ..runtime.thread_start import Life, aside, start_thread
 from ..runtime.wakeups import ThreadBell
 from .cancel import Cancel, ThreadCall
 
@@ -52,6 +52,7 @@ class ThreadRegistry(Registry):
         super().reset()
         self.bell = ThreadBell()
         self.closing = threading.RLock()
+        self.updating = threading.RLock()  # held while a membership of a group is replaced
         self.keeper: Life | None = None
         self.events: Any = None
 
@@ -59,10 +60,6 @@ class ThreadRegistry(Registry):
 
     def me(self) -> weakref.ref[threading.Thread]:
         return weakref.ref(threading.current_thread())
-
-    def is_alone(self, begins: bool) -> bool:
-        me = threading.current_thread()
-        return not any(each is not me and runs_users_code(each) for each in threading.enumerate())
 
     def new_bell(self) -> ThreadBell:
         return ThreadBell()

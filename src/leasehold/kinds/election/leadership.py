@@ -205,7 +205,8 @@ class BaseElection(ElectionContract):
         return True
 
     def _back_off(self, term: BaseTerm, stopped: bool) -> Effects[None]:
-        """Log the error of the term's callback, and sleep before the next campaign. ``close`` and ``drain`` end that.
+        """Log the error of the term's callback, and sleep before the next campaign, unless the candidate was
+        ``stopped``. ``close`` and ``drain`` end the sleep.
 
         Called when the term's lease is released: log handlers may be slow."""
         core, error, term.failed = self._core, term.failed, None
@@ -217,6 +218,8 @@ class BaseElection(ElectionContract):
         text, why = "the callback of election %r failed; %s: %s", f"{type(error).__name__}: {error}"
         log(ERROR, text, self.name, then, why, exc=error, event="term_failed", name=self.name, token=term.token)
         del error  # its traceback keeps alive what the callback has left behind: leases, for example
+        if stopped:
+            return
         bell, key, ends = core.new_bell(), f"candidate {id(self)}", core.now() + pause
         core.asking[key] = bell  # close and drain ring what is in there
         try:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 from ...contract.kinds import GroupContract
 from ...core import checks, timing
+from ...core.claim import NOT_UPDATED
 from ...core.effects import Effects, Run, Wait
 from ...core.lease import BaseLease, exchange, state_of
 from ...core.listing import PAGE, info
 from ...core.log import ERROR, INFO, WARNING, log
-from ...core.options import MEMBER, Spec
+from ...core.options import MEMBER, Spec, was_updated
 from ...core.protocol import Bell, Holding
 from ...core.registry import Registry
 from ...core.release import after_replacing
@@ -53,7 +54,7 @@ Callback: TypeAlias = Callable[[Member], object]
 
 
 class Subscription:
-    """A callback, until it is taken back."""
+    """A callback, until it is unsubscribed."""
 
     def __init__(self, callback: Callback) -> None:
         self.callback = callback
@@ -147,10 +148,12 @@ def members(core: Registry, name: str) -> Effects[Roster]:
 
 
 def check_unique(core: Registry, name: str, token: int | None) -> Effects[None]:
-    """Raise AcquireTimeout if there is a member with the same owner that joined before the one with this token."""
+    """Raise AcquireTimeout if there is a member with the same owner that joined before the one with this token.
+
+    A member that has been updated has a later token than it joined with. It had joined before: only a member can be."""
     core.check_open()
     for each in (yield Run(core.store.inspect(name), timing.CALL_LIMIT)):
-        if each.owner == core.owner and (token is None or each.token < token):
+        if each.owner == core.owner and (token is None or each.token < token or was_updated(each.attempt)):
             since = f"for {each.age:.3g} s, expires in {each.expires_in:.3g} s unless it is renewed"
             raise AcquireTimeout(f"group {name!r} has a member {core.owner!r} already, {since}", info(each))
 
@@ -293,7 +296,7 @@ class BaseGroup(GroupContract):
         """Call ``callback(member)`` for each member: first for present members, then for each member that joins.
 
         Callbacks are called one at a time: in a thread of their own, in asyncio in the loop, where they may be async.
-        Returns a function that takes the callback back: from then on no call of it begins. Not awaited.
+        Returns a function that unsubscribes the callback: from then on no call of it begins. Not awaited.
         Raises TypeError if ``callback`` cannot be called, ShuttingDown if the ``Locks`` is drained or closed."""
         return self._on(JOINED, callback)
 
@@ -315,7 +318,7 @@ class BaseGroup(GroupContract):
         self._core.check_giving_out()
         subscription, subscribed = Subscription(callback), self._subscriptions[happening]
 
-        def take_back() -> None:
+        def unsubscribe() -> None:
             subscription.active = False
             if subscription in subscribed:
                 subscribed.remove(subscription)
@@ -324,9 +327,9 @@ class BaseGroup(GroupContract):
         try:
             self._monitored()
         except BaseException:
-            take_back()
+            unsubscribe()
             raise
-        return take_back
+        return unsubscribe
 
     def _monitored(self) -> Roster | None:
         """The members as the callbacks saw them last; None if that is too old, or there are no callbacks. Starts the
@@ -380,7 +383,7 @@ class BaseGroup(GroupContract):
         ended = state.released_by is caller
         after_replacing(self._core, state, caller, done)
         if ended and not done:
-            self._core.lose_after_release(state)  # the member learns of it by ``lost``, too
+            self._core.lose_after_release(state, NOT_UPDATED)  # the member learns of it by ``lost``, too
 
     def _updated(self, lease: BaseLease, new: BaseLease) -> None:
         """``new`` has taken the lease's place in the store. The user's handle stands for it from now on."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
 from ...core.lease import own_state_of
 from ...core.log import ERROR, log
+from ...core.options import Spec
 from ...core.release import begin_replacing, drop
 from ...model import LeaseInfo
 from ...tasks.lease import Lease
@@ -26,6 +28,8 @@ class Group(BaseGroup):
     """
 
     _core: TaskRegistry
+    _update: asyncio.Task[None] | None = None
+    """The update that was begun last, until it is done."""
 
     async def join(self, data: Any = None, *, unique: bool = False) -> Lease:
         spec = self._joining(data)
@@ -44,15 +48,34 @@ class Group(BaseGroup):
 
     async def update(self, data: Any) -> None:
         spec = self._joining(data)
-        for lease in self._updating():
-            old, caller, done = own_state_of(lease), object(), False
-            try:
-                heir, left = begin_replacing(self._core, old, spec, caller)
-                new = await self._core.acquire(Lease, heir, left)
-                done = True
-            finally:
-                self._replaced(old, caller, done)
-            self._updated(lease, new)
+        loop = self._core.bind()
+        before = self._update if self._update is not None and self._update.get_loop() is loop else None
+        self._update = self._core.spawn(self._replace_all(spec, before))
+        self._update.add_done_callback(
+            lambda update: update.cancelled() or update.exception()
+        )  # its caller may be gone
+        await asyncio.shield(self._update)  # a caller that is cancelled does not end the membership
+
+    async def _replace_all(self, spec: Spec, before: asyncio.Task[None] | None) -> None:
+        """Replace the memberships, after the update ``before``: meanwhile they are not valid."""
+        try:
+            if before is not None:
+                await asyncio.wait({before})
+            for lease in self._updating():
+                await self._replace(lease, spec)
+        finally:
+            if self._update is asyncio.current_task():
+                self._update = None
+
+    async def _replace(self, lease: Lease, spec: Spec) -> None:
+        old, caller, done = own_state_of(lease), object(), False
+        try:
+            heir, left = begin_replacing(self._core, old, spec, caller)
+            new = await self._core.acquire(Lease, heir, left)
+            done = True
+        finally:
+            self._replaced(old, caller, done)
+        self._updated(lease, new)
 
     async def leave(self) -> None:
         await release_all(self._leaving())

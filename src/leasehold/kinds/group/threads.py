@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core.lease import own_state_of
 from ...core.log import ERROR, log
+from ...core.options import Spec
 from ...core.release import begin_replacing, drop
 from ...model import LeaseInfo
 from ...runtime.thread_start import start_thread
@@ -43,15 +44,19 @@ class Group(BaseGroup):
 
     def update(self, data: Any) -> None:
         spec = self._joining(data)
-        for lease in self._updating():
-            old, caller, done = own_state_of(lease), object(), False
-            try:
-                heir, left = begin_replacing(self._core, old, spec, caller)
-                new = self._core.acquire(Lease, heir, left, None)
-                done = True
-            finally:
-                self._replaced(old, caller, done)
-            self._updated(lease, new)
+        with self._core.updating:  # one at a time: meanwhile the membership is not valid
+            for lease in self._updating():
+                self._replace(lease, spec)
+
+    def _replace(self, lease: Lease, spec: Spec) -> None:
+        old, caller, done = own_state_of(lease), object(), False
+        try:
+            heir, left = begin_replacing(self._core, old, spec, caller)
+            new = self._core.acquire(Lease, heir, left, None)
+            done = True
+        finally:
+            self._replaced(old, caller, done)
+        self._updated(lease, new)
 
     def leave(self) -> None:
         release_all(self._leaving())
