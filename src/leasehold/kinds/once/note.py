@@ -132,12 +132,11 @@ def _read_slots(name: str, stored: Any) -> SlotRecord:
     if last is not None:
         forms.number(last, "last", 0, forms.LATEST // 1_000_000)
     if machine is not None:
-        host, boot, offset = machine
-        forms.text(host, "host", 128, 0)
+        boot, offset = machine
         forms.text(boot, "boot", 128, 0)
-        machine = Machine(host, boot, forms.number(offset, "offset", -forms.LATEST, forms.LATEST))
-    for host, start in ahead.items():
-        forms.text(host, "host", 128, 0)
+        machine = Machine(boot, forms.number(offset, "offset", -forms.LATEST, forms.LATEST))
+    for boot, start in ahead.items():
+        forms.text(boot, "boot", 128, 0)
         forms.number(start, "ahead", 0, forms.LATEST // 1_000_000)
     return SlotRecord(last, machine, ahead, outcomes)
 

@@ -180,8 +180,8 @@ def _believe(core: Registry, lease: BaseLease, note: Note, known: Known) -> Effe
         return known
     assert found.last is not None
     text = (
-        "%r slot %s is refused: the last slot is %s, and nothing confirms this host's clock. It runs when another host "
-        "proposes it too, or in the next slot; to run it now, forget %r"
+        "%r slot %s is refused: the last slot is %s, and nothing confirms this host's clock. It runs when another "
+        "machine proposes it too, or when a whole slot has passed without a record; to run it now, forget %r"
     )
     log(WARNING, text, lease.name, wanted.version, slots.version(found.last), lease.name, event="refused")
     yield from write(core, lease, lease.name, note._replace(slots=slots.refused(found, wanted.slot, here)))
