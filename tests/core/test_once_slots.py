@@ -214,6 +214,29 @@ def test_forgotten_slot_runs_again(side: str, server: tuple[str, Clock]) -> None
     assert job.runs == ["12:00", "13:00", "13:00"]
 
 
+def test_work_that_waits_for_a_clock_is_warned_of(
+    side: str, server: tuple[str, Clock], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clock was a month ahead when the last slot was recorded, and was put right."""
+    url, now = server
+    job = Job(side, url)
+    job.run()
+    now.now += 30 * DAY
+    job.run()
+    now.now -= HOUR
+    assert not job.run().ran
+    assert not caplog.text, "clocks may differ by a slot"
+    now.now -= 30 * DAY - 2 * HOUR
+    assert not job.run().ran
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    text = "'x': the last slot, 2026-12-19T12:00:00Z, is 29 days, 23:00:00 ahead of this clock, and no other runs"
+    assert text in record.getMessage()
+    assert "once('x').forget('2026-12-19T12:00:00Z')" in record.getMessage()
+    job.call("forget", "2026-12-19T12:00:00Z")
+    assert job.run().ran
+    assert len(caplog.records) == 1
+
+
 # Without a clock of the store: SQLite.
 
 

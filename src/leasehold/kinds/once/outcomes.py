@@ -46,6 +46,8 @@ class Policy(NamedTuple):
     slot: int = 0
     clocked: bool = True
     """Whether the slot is by the store's clock."""
+    behind: int = 0
+    """By how much the slot of the clock is before the last slot, in seconds."""
     ends: float | None = None
     """When the caller stops waiting, on the local clock; None: never."""
 
@@ -130,8 +132,20 @@ def look(core: Registry, name: str, wanted: Policy) -> Effects[Known]:
         return Known(now, (yield from _find(core, name, note, now, limit)))
 
     known = yield from patiently(core, name, wanted.wait, wanted.ends, looking)
+    _warn_if_behind(name, known.wanted)
     _say(core, name, known)
     return known
+
+
+def _warn_if_behind(name: str, now: Policy) -> None:
+    """A slot that was recorded by a wrong clock would silently keep all others from running until it comes."""
+    if now.per is not None and now.behind > now.per + now.drift:
+        text = (
+            "%r: the last slot, %s, is %s ahead of this clock, and no other runs until then; if it was recorded by a "
+            "wrong clock, forget it: once(%r).forget(%r)"
+        )
+        fields = (name, now.version, timedelta(seconds=now.behind), name, now.version)
+        log(WARNING, text, *fields, event="slot_ahead", name=name)
 
 
 def turn(core: Registry, lease: BaseLease, wanted: Policy) -> Effects[Known]:
@@ -162,8 +176,9 @@ def _now(core: Registry, name: str, wanted: Policy, note: Note, limit: float) ->
         return wanted
     now = yield Run(core.store.read_clock(name), limit)
     start = slots.start(clock.wall_us() if now is None else now, wanted.per)
-    last = note.slots and note.slots.last
-    return wanted._replace(clocked=now is not None).at(start if last is None else max(start, last))
+    last = start if note.slots is None or note.slots.last is None else note.slots.last
+    behind = max(0, last - start)
+    return wanted._replace(clocked=now is not None, behind=behind).at(max(start, last))
 
 
 def _find(core: Registry, name: str, note: Note, wanted: Policy, limit: float) -> Effects[Outcome[Any] | None]:
