@@ -214,6 +214,24 @@ def test_forgotten_slot_runs_again(side: str, server: tuple[str, Clock]) -> None
     assert job.runs == ["12:00", "13:00", "13:00"]
 
 
+@pytest.mark.parametrize("keep", [1, 2, 100])
+def test_only_the_forgotten_slot_runs_again(side: str, server: tuple[str, Clock], keep: int) -> None:
+    """Though details of the slot before it are no longer kept."""
+    url, now = server
+    job = Job(side, url, keep=keep)
+    for _ in range(4):
+        job.run()
+        now.now += HOUR
+    now.now -= HOUR
+    assert job.call("forget")
+    now.now -= HOUR
+    outcome = job.run()
+    assert (outcome.version[11:13], outcome.status, outcome.ran) == ("14", "done", False)
+    now.now += HOUR
+    assert job.run().ran
+    assert job.runs == ["12:00", "13:00", "14:00", "15:00", "15:00"]
+
+
 def test_work_that_waits_for_a_clock_is_warned_of(
     side: str, server: tuple[str, Clock], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -390,12 +408,37 @@ def test_host_that_is_ahead_is_not_believed_while_others_are_at_work(
     assert len(job.runs) == 7
 
 
+def test_refused_slot_that_is_forgotten_runs(
+    side: str, file: str, wall: Clock, machine: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It, and its successor; another clock that is further ahead stays refused."""
+    job = Job(side, file, keep=1)
+    job.run()
+    machine.update(boot="b")
+    wall.now += 60 * HOUR
+    assert job.run().status == "refused"
+    assert "to run it now: once('x').forget('2026-11-22T00:00:00Z')" in caplog.text
+    assert not job.call("forget", "2026-11-19T11:00:00Z")
+    assert not job.call("forget", "no slot")
+    assert job.run().status == "refused"
+    assert job.call("forget", "2026-11-22T00:00:00Z")
+    machine.update(boot="c")
+    wall.now += 24 * HOUR
+    assert job.run().status == "refused"
+    machine.update(boot="b")
+    wall.now -= 23 * HOUR
+    assert job.run().ran
+    wall.now -= 61 * HOUR
+    assert not job.run().ran, "what was done stays so"
+    assert job.runs == ["12:00", "01:00"]
+
+
 def test_forgotten_work_runs_whatever_the_clock(side: str, file: str, wall: Clock, machine: dict[str, Any]) -> None:
     job = Job(side, file)
     job.run()
+    machine.update(boot="b")
     wall.now += 60 * HOUR
     assert job.run().status == "refused"
-    assert not job.call("forget"), "the slot has no outcome"
     with leasehold.connect(file) as locks:
         assert locks.once("x").forget(every_version=True)
     assert job.run().ran

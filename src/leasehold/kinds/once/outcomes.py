@@ -196,9 +196,10 @@ def _believe(core: Registry, lease: BaseLease, note: Note, known: Known) -> Effe
     assert found.last is not None
     text = (
         "%r slot %s is refused: the last slot is %s, and nothing confirms this host's clock. It runs when another "
-        "machine proposes it too, or when a whole slot has passed without a record; to run it now, forget %r"
+        "machine proposes it too, or when a whole slot has passed without a record; to run it now: once(%r).forget(%r)"
     )
-    log(WARNING, text, lease.name, wanted.version, slots.version(found.last), lease.name, event="refused")
+    fields = (lease.name, wanted.version, slots.version(found.last), lease.name, wanted.version)
+    log(WARNING, text, *fields, event="slot_refused", name=lease.name)
     yield from write(core, lease, lease.name, note._replace(slots=slots.refused(found, wanted.slot, here)))
     return known._replace(outcome=bare(lease.name, wanted.version, REFUSED, 0))
 
@@ -235,7 +236,7 @@ def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effect
         found = note.slots or SlotRecord()
         others = {key: each for key, each in found.outcomes.items() if key != version}
         last = wanted.slot if found.last is None else max(found.last, wanted.slot)
-        note = note._replace(slots=SlotRecord(last, slots.this_machine(), {}, {**others, version: outcome}))
+        note = note._replace(slots=SlotRecord(last, slots.this_machine(), outcomes={**others, version: outcome}))
     note = note.trimmed(wanted.keep)
     if (yield from write(core, lease, name, note)):
         core.note(WorkEnded(outcome.status))
@@ -307,10 +308,7 @@ def forget(core: Registry, lease: BaseLease, version: str | None) -> Effects[boo
     left = Note()
     if version is not None:
         left = note._replace(versions={key: each for key, each in note.versions.items() if key != version})
-        if note.slots is not None and version in note.slots.outcomes:
-            of_slots = {key: each for key, each in note.slots.outcomes.items() if key != version}
-            last = max((slots.start_of(key) for key in of_slots), default=None)
-            left = left._replace(slots=note.slots._replace(last=last, ahead={}, outcomes=of_slots))
+        left = left._replace(slots=note.slots and note.slots.without(version))
     if left == note:
         return False
     return True if (yield from write(core, lease, name, left)) else None

@@ -79,21 +79,37 @@ class SlotRecord(NamedTuple):
     """The machine that recorded it."""
     ahead: Mapping[str, int] = {}
     """Proposals that were refused since: the first slot of each machine, by its boot id."""
+    accepted: int | None = None
+    """A slot that was refused, and then forgotten: it may run."""
     outcomes: Mapping[str, Any] = {}
     """By the slot's name, the oldest first."""
+
+    def without(self, version: str) -> SlotRecord:
+        """The record after ``forget``. A slot that has an outcome may run again; one that was refused may run."""
+        if version in self.outcomes:
+            left = {key: each for key, each in self.outcomes.items() if key != version}
+            last = max((start_of(key) for key in left), default=None)
+            return self._replace(last=last, ahead={}, accepted=None, outcomes=left)
+        try:
+            start = start_of(version)
+        except ValueError:
+            return self
+        if self.last is None or start <= self.last or not self.ahead:
+            return self
+        return self._replace(accepted=start)
 
 
 def is_believed(found: SlotRecord, proposed: int, per: int, drift: float, here: Machine) -> bool:
     """Whether a slot that a caller proposes by its own wall clock may run, on a store without a clock.
 
-    The successor of the last slot may. A later one may
+    The successor of the last slot may, and that of an accepted one. A later one may
 
     - if the caller's clock is the one that the last slot was recorded by, and was not set since;
     - if another machine has proposed the same;
     - if this machine was refused, and nobody has recorded a slot since, for a whole slot. (In less time, the others may
       just not have come yet.)"""
     last, there = found.last, found.machine
-    if last is None or proposed <= last + per + drift:
+    if last is None or proposed <= max(last, found.accepted or 0) + per + drift:
         return True
     if there is not None and there.boot == here.boot != "" and abs(here.offset - there.offset) <= per * SECOND:
         return True
