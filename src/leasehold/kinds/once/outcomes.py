@@ -20,6 +20,7 @@ from ...core.log import ERROR, INFO, WARNING, log
 from ...core.observing import WorkEnded
 from ...core.options import Spec
 from ...core.registry import Registry
+from ...errors import StoreError, StoreUnavailable
 from . import archive, slots
 from .call import Ran
 from .note import LONGEST_ERROR, LONGEST_RESULT, DamagedNote, Note, recordable
@@ -27,6 +28,7 @@ from .outcome import DONE, FAILED, REFUSED, RUNNING, Outcome, TooManyOutcomes, b
 from .slots import SlotRecord
 from .writing import patiently, read, while_held, write
 
+NOT_RECORDED = "before the outcome was recorded"
 KEEP = 100
 MOST_KEPT = 1000
 
@@ -227,7 +229,10 @@ def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effect
         note = yield from read(core, name, timing.CALL_LIMIT)
         return note, (yield from _find(core, name, note, wanted, timing.CALL_LIMIT))
 
-    note, before = yield from while_held(core, lease, looking)
+    try:
+        note, before = yield from while_held(core, lease, looking)
+    except StoreUnavailable:  # until the lease was lost
+        return _not_recorded(core, wanted, name)
     outcome = _made(lease, version, 1 if before is None else before.attempts + 1, ran)
     if wanted.per is None:
         others = {key: each for key, each in note.versions.items() if key != version}
@@ -241,10 +246,24 @@ def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effect
     if (yield from write(core, lease, name, note)):
         core.note(WorkEnded(outcome.status))
         return Known(wanted, outcome, archive.due(note, lease.token))
+    return _not_recorded(core, wanted, name)
+
+
+def _not_recorded(core: Registry, wanted: Policy, name: str) -> Known:
     core.note(WorkEnded("lost"))
-    text = "%r version %s: the lease was lost before the outcome was recorded; the work will run again"
-    log(WARNING, text, name, version, event="not_recorded")
+    text = "%r version %s: the lease was lost before the outcome was recorded; the next caller does the work again"
+    log(WARNING, text, name, wanted.version, event="not_recorded")
     return Known(wanted)
+
+
+def after_loss(core: Registry, name: str, wanted: Policy) -> Effects[Known]:
+    """What is recorded of the version when the lease was lost while the function ran. Asks once: the loss is to be told
+    soon."""
+    try:
+        note = yield from read(core, name, timing.CALL_LIMIT)
+        return Known(wanted, (yield from _find(core, name, note, wanted, timing.CALL_LIMIT)))
+    except StoreError:
+        return Known(wanted)
 
 
 def _made(lease: BaseLease, version: str, attempts: int, ran: Ran) -> Outcome[Any]:
