@@ -324,8 +324,9 @@ row = st.tuples(
 slot = st.fixed_dictionaries(
     {
         "last": st.none() | st.integers(0, 9) | odd,
-        "machine": st.none() | st.tuples(st.just("host") | odd, st.just("boot") | odd, st.integers() | odd) | odd,
+        "machine": st.none() | st.tuples(st.just("boot") | odd, st.integers() | odd) | odd,
         "ahead": st.dictionaries(st.text(max_size=3), st.integers(0, 9) | odd, max_size=2) | odd,
+        "accepted": st.none() | st.integers(0, 9) | odd,
         "outcomes": st.dictionaries(st.just("2026-11-19T12:00:00Z") | st.text(max_size=3), row, max_size=2) | odd,
     }
 )

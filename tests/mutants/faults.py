@@ -206,8 +206,8 @@ MUTANTS = [
     Mutant(
         "whoever waited for what is done once does it again",
         "kinds/once/tasks.py",
-        "known = await self._turn(lease, wanted)",
-        "known = outcomes.Known(wanted)",
+        "known = await self._turn(lease, known.wanted)",
+        "known = outcomes.Known(known.wanted)",
     ),
     Mutant(
         "a version is done again when its mark has moved",

@@ -107,6 +107,15 @@ def shards(core: Registry, name: str, version: str | None) -> Effects[list[int]]
     return [number for number in wanted if found >> number & 1]
 
 
+def moved(core: Registry, name: str, note: Note) -> Effects[set[str]]:
+    """The versions whose marks are in shards."""
+    found: set[str] = set()
+    for number in range(SHARDS):
+        if note.shards >> number & 1:
+            found.update((yield from _read_shard(core, name, number, timing.CALL_LIMIT)))
+    return found
+
+
 def erase(core: Registry, held: BaseLease, name: str, number: int, version: str | None) -> Effects[bool | None]:
     """Remove the version, or (None) all, from a shard, under the shard's lease. Returns whether there was one; None if
     the lease was lost before that."""

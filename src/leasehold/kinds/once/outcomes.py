@@ -303,6 +303,25 @@ def history(core: Registry, name: str) -> Effects[list[Outcome[Any]]]:
     return (yield from read(core, name, timing.CALL_LIMIT)).history()
 
 
+def count(core: Registry, name: str) -> Effects[int | None]:
+    """How many versions are recorded; None if the record is damaged."""
+    try:
+        note = yield from read(core, name, timing.CALL_LIMIT)
+        moved = yield from archive.moved(core, name, note)
+    except DamagedNote:
+        return None
+    return len({*note.versions, *moved, *(note.slots.outcomes if note.slots else ())})
+
+
+def later_slot(core: Registry, name: str, version: str) -> Effects[str | None]:
+    """The last slot, if the version is an earlier one: that is not run again, whether it is forgotten or not."""
+    note = yield from patiently(core, name, True, None, lambda limit: read(core, name, limit))
+    if note.slots is None or note.slots.last is None or version not in note.slots.outcomes:
+        return None
+    last = slots.version(note.slots.last)
+    return last if version != last else None
+
+
 def present(core: Registry, name: str, wanted: Policy) -> Effects[str]:
     """The version: with ``per``, the present slot."""
 
