@@ -348,15 +348,19 @@ async def test_once_that_does_not_wait_asks_a_lost_store_a_single_time(
 
 @pytest.mark.parametrize("timeout", [None, 0.5])
 async def test_reads_of_outcomes_end_as_an_acquire_would(
-    side: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+    side: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As long as an acquire would be: until the timeout, without one for a time of unbroken failure."""
     monkeypatch.setattr("leasehold.core.timing.UNAVAILABLE_LIMIT", 0.5)
     there = Side(side)
     there.network.lose_request("read_note")
-    with pytest.raises(leasehold.StoreUnavailable):
+    with pytest.raises(
+        leasehold.StoreUnavailable, match=r"cannot read the outcomes of 'x', tried \d+ times in 0\.\d+ s: "
+    ):
         await there.call(there.locks.once("x").run, lambda: "done", timeout)
     assert there.network.calls["acquire"] == 0
+    (record,) = [each for each in caplog.records if getattr(each, "lease_event", "") == "unavailable"]
+    assert "; retrying for up to 0." in record.getMessage(), "it is not silent meanwhile"
     await there.call(there.locks.close)
 
 

@@ -9,6 +9,7 @@ from ...core import timing
 from ...core.effects import RETRY, Effects, Run, Wait
 from ...core.lease import BaseLease, state_of
 from ...core.registry import Registry
+from ...core.waits import gave_up, say_unavailable
 from ...errors import StoreUnavailable
 from .note import Note, dump, load
 
@@ -25,19 +26,22 @@ def patiently(
 ) -> Effects[T]:
     """``reading(limit)``. If the caller waits, a store that is unavailable is retried for as long as by an acquire."""
     bell, pause, limit = core.new_bell(), RETRY, timing.CALL_LIMIT
-    failing_since: float | None = None
+    failing_since, tries = 0.0, 0
     while True:
         asked = core.now()
         try:
             return (yield from reading(limit))
         except StoreUnavailable as error:
-            now = core.now()
-            if failing_since is None:
+            now, tries = core.now(), tries + 1
+            if tries == 1:
                 failing_since = asked
-                core.tell("unavailable", name, None, str(error))
-            out_of_time = now >= ends if ends is not None else now - failing_since >= timing.UNAVAILABLE_LIMIT
-            if out_of_time or not waits or core.draining is not None:
-                raise
+            left = (failing_since + timing.UNAVAILABLE_LIMIT if ends is None else ends) - now
+            retries = left > 0 and waits and core.draining is None
+            if tries == 1:
+                say_unavailable(core, name, error, left if retries else 0.0)
+            if not retries:
+                cause = error.__cause__ and error.__cause__.with_traceback(None)
+                raise gave_up(f"read the outcomes of {name!r}", error, tries, failing_since, now) from cause
         yield Wait(bell, pause if ends is None else min(pause, ends - now))
         pause = min(2 * pause, 2.0)
         if ends is not None:
