@@ -35,8 +35,8 @@ LONGEST_RESULT = 16_000
 LONGEST_ERROR = 2_000
 SHARDS = 256
 """How many further notes a name has, at most."""
-MARK = 16
-"""The size of a mark in a note, without its version."""
+MARK = 14
+"""The size of a mark in a note, without its version in quotes."""
 
 
 class DamagedNote(StoreNotReady):

@@ -173,7 +173,7 @@ def turn(core: Registry, lease: BaseLease, wanted: Policy) -> Effects[Known]:
 
 
 def _now(core: Registry, name: str, wanted: Policy, note: Note, limit: float) -> Effects[Policy]:
-    """With ``per``, the policy for the present slot. The record only moves forward: it is the last one's at least."""
+    """With ``per``, the policy for the present slot. It is never earlier than the last recorded slot."""
     if wanted.per is None:
         return wanted
     now = yield Run(core.store.read_clock(name), limit)

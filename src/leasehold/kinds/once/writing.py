@@ -60,12 +60,12 @@ def while_held(core: Registry, lease: BaseLease, reading: Callable[[], Effects[T
             yield Wait(bell, min(RETRY, lease.remaining))
 
 
-def write(core: Registry, lease: BaseLease, name: str, note: Note) -> Effects[bool]:
+def write(core: Registry, lease: BaseLease, name: str, note: Note, retries: bool = True) -> Effects[bool]:
     """Write the note of the lease's name, with retries while the lease is valid. False if it was lost before that."""
-    return (yield from write_text(core, lease, dump(name, note)))
+    return (yield from write_text(core, lease, dump(name, note), retries))
 
 
-def write_text(core: Registry, lease: BaseLease, text: str | None) -> Effects[bool]:
+def write_text(core: Registry, lease: BaseLease, text: str | None, retries: bool = True) -> Effects[bool]:
     claim, bell = state_of(lease).claim, core.new_bell()
     while lease.valid:
         try:
@@ -73,5 +73,7 @@ def write_text(core: Registry, lease: BaseLease, text: str | None) -> Effects[bo
             written: bool = yield Run(steps, max(0.05, min(timing.CALL_LIMIT, lease.remaining)))
             return written
         except StoreUnavailable:
+            if not retries:
+                raise
             yield Wait(bell, min(RETRY, lease.remaining))
     return False
