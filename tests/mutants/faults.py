@@ -227,8 +227,8 @@ MUTANTS = [
     Mutant(
         "marks leave the note though their shard was not written",
         "kinds/once/archive.py",
-        "    if not (yield from write_text(core, held, text)):\n        return False",
-        "    yield from write_text(core, held, text)",
+        "    if not (yield from write_text(core, held, text, False)):\n        return False",
+        "    yield from write_text(core, held, text, False)",
         "lease_of_their_shard",
         special="core/test_once_records",
     ),
