@@ -40,6 +40,23 @@ def test_history_keeps_the_last_outcomes(shell: Shell) -> None:
     assert "'x' version 1 was already done long ago" in again.stderr
 
 
+def test_forget_says_of_a_slot_whether_it_runs_again(shell: Shell) -> None:
+    first, second = (outcome_of(shell, per=1) for _ in range(2))
+    done = shell.do("forget", "x", first)
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"'x' version {first} is forgotten; it does not run again, as a later slot, {second}, is recorded\n",
+    )
+    assert shell.do("forget", "x", second).stdout == f"'x' version {second} is forgotten: it runs again\n"
+
+
+def outcome_of(shell: Shell, per: int) -> str:
+    """The next slot, which is run."""
+    while not (outcome := shell.locks.once("x", per=per).run(lambda: None)).ran:
+        pass
+    return outcome.version
+
+
 def test_forget_makes_a_command_run_again(shell: Shell) -> None:
     for version in ("1", "2"):
         shell.do("once", "x", "--version", version, "true")
@@ -48,7 +65,9 @@ def test_forget_makes_a_command_run_again(shell: Shell) -> None:
     again = shell.do("forget", "x", "1")
     assert (again.returncode, again.stderr) == (1, "leasehold: no outcome of 'x' version 1 is recorded\n")
     assert shell.do("once", "x", "--version", "1", "echo", "ran").stdout == "ran\n"
-    assert shell.do("forget", "x").stdout == "'x' is forgotten: it runs again\n"
+    empty = shell.do("forget", "x", "")
+    assert (empty.returncode, "VERSION is empty" in empty.stderr) == (2, True), "it is not all versions"
+    assert shell.do("forget", "x").stdout == "'x' is forgotten (all versions, 2): it runs again\n"
     assert shell.do("history", "x").stdout == ""
     assert shell.do("forget", "x").returncode == 1
 
@@ -66,7 +85,7 @@ def test_command_runs_once_per_slot(shell: Shell) -> None:
 
 def test_slot_that_is_too_far_ahead_is_refused(shell: Shell) -> None:
     """SQLite has no clock of its own. Another machine has recorded the last slot."""
-    slots = {"last": 1_700_000_000, "machine": ["other", "boot", 0], "ahead": {}, "outcomes": {}}
+    slots = {"last": 1_700_000_000, "machine": ["boot", 0], "ahead": {}, "accepted": None, "outcomes": {}}
     store = Intercepted(shell.url)
     with store.connect() as locks, locks.lock("x") as lease:
         text = json.dumps({"format": 2, "outcomes": {}, "shards": "0", "slots": slots})

@@ -67,15 +67,20 @@ class Once(RuleBasedStateMachine):
     def run(self, who: int, version: int, retries: int, same: bool, fails: int, overtaken: int) -> None:
         done, attempts, owner = self.model.get(version, (False, 0, ""))
         calls, left = 0, fails
+        before = self.calls
+        once = self.locks[who].once("work", version=version, retries=retries, retry_by="same" if same else "any")
+        if overtaken and not done and attempts <= retries:
+            with pytest.raises(leasehold.LeaseLost):
+                once.run(self.work(fails, overtaken), check=False)
+            assert self.calls - before == 1
+            return
         if not done and attempts <= retries:
-            calls, owner = overtaken, self.locks[who].owner
+            owner = self.locks[who].owner
             while not done and attempts <= retries:
                 calls, attempts = calls + 1, attempts + 1
                 done, left = left == 0, max(0, left - 1)
             self.model[version] = (done, attempts, owner)
-        before = self.calls
-        once = self.locks[who].once("work", version=version, retries=retries, retry_by="same" if same else "any")
-        outcome = once.run(self.work(fails, overtaken), check=False)
+        outcome = once.run(self.work(fails, 0), check=False)
         assert self.calls - before == calls
         assert (outcome.ok, outcome.attempts, outcome.owner) == (done, attempts, owner)
 
@@ -292,6 +297,27 @@ def test_shutdown_during_the_work_is_no_failure_of_the_work() -> None:
         assert (outcome.ran, outcome.result, outcome.attempts) == (True, "done", 1)
 
 
+@pytest.mark.parametrize("away", [False, True])
+async def test_loss_under_the_work_is_raised(side: str, away: bool) -> None:
+    """The work does not run again and again for a caller whose lease is lost each time, a function that blocks."""
+    there = Side(side)
+    runs: list[int] = []
+
+    def block() -> None:
+        runs.append(leasehold.current().token)
+        with leasehold.connect(there.store.url) as other:
+            assert other.break_lease("x", force=True)
+        if away:
+            there.network.lose_request("read_note")
+
+    with pytest.raises(leasehold.LeaseLost):
+        await there.call(there.locks.once("x").run, block)
+    assert len(runs) == 1
+    there.network.mend()
+    assert (await there.call(there.locks.once("x").run, lambda: "next")).ran
+    await there.call(there.locks.close)
+
+
 @pytest.mark.parametrize("timeout", [None, 60])
 async def test_reads_of_outcomes_that_got_lost_are_tried_again(side: str, timeout: float | None) -> None:
     """By whoever waits: before it stands for the lease, when it has it, and when it forgets what was done."""
@@ -322,15 +348,19 @@ async def test_once_that_does_not_wait_asks_a_lost_store_a_single_time(
 
 @pytest.mark.parametrize("timeout", [None, 0.5])
 async def test_reads_of_outcomes_end_as_an_acquire_would(
-    side: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+    side: str, timeout: float | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As long as an acquire would be: until the timeout, without one for a time of unbroken failure."""
     monkeypatch.setattr("leasehold.core.timing.UNAVAILABLE_LIMIT", 0.5)
     there = Side(side)
     there.network.lose_request("read_note")
-    with pytest.raises(leasehold.StoreUnavailable):
+    with pytest.raises(
+        leasehold.StoreUnavailable, match=r"cannot read the outcomes of 'x', tried \d+ times in 0\.\d+ s: "
+    ):
         await there.call(there.locks.once("x").run, lambda: "done", timeout)
     assert there.network.calls["acquire"] == 0
+    (record,) = [each for each in caplog.records if getattr(each, "lease_event", "") == "unavailable"]
+    assert "; retrying for up to 0." in record.getMessage(), "it is not silent meanwhile"
     await there.call(there.locks.close)
 
 

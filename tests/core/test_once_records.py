@@ -20,6 +20,7 @@ from leasehold.errors import StoreNotReady
 from leasehold.kinds.once import archive, slots
 from leasehold.kinds.once.note import LONGEST_NOTE, Note, dump, load
 from leasehold.kinds.once.outcome import OnceFailed, TooManyOutcomes, bare
+from leasehold.testing import faults
 
 
 class Side:
@@ -300,10 +301,11 @@ DAMAGED = [
     *("{", "[]", "1", '"x"', '{"format":1}', '{"format":2,"outcomes":{},"shards":"g"}', '{"format":0,"outcomes":{}}'),
     '{"format":2,"outcomes":{},"shards":"' + "f" * 65 + '"}',
     *(f'{{"format":2,"outcomes":{{}},"slots":{each}}}' for each in ("1", "[]", '{"last":1}')),
-    '{"format":2,"outcomes":{},"slots":{"last":"1","machine":null,"ahead":{},"outcomes":{}}}',
-    '{"format":2,"outcomes":{},"slots":{"last":1,"machine":[1],"ahead":{},"outcomes":{}}}',
-    '{"format":2,"outcomes":{},"slots":{"last":1,"machine":null,"ahead":{"h":"x"},"outcomes":{}}}',
-    '{"format":2,"outcomes":{},"slots":{"last":1,"machine":null,"ahead":{},"outcomes":{"x":["done",1]}}}',
+    '{"format":2,"outcomes":{},"slots":{"last":"1","machine":null,"ahead":{},"accepted":null,"outcomes":{}}}',
+    '{"format":2,"outcomes":{},"slots":{"last":1,"machine":[1],"ahead":{},"accepted":null,"outcomes":{}}}',
+    '{"format":2,"outcomes":{},"slots":{"last":1,"machine":null,"ahead":{},"accepted":"x","outcomes":{}}}',
+    '{"format":2,"outcomes":{},"slots":{"last":1,"machine":null,"ahead":{"h":"x"},"accepted":null,"outcomes":{}}}',
+    '{"format":2,"outcomes":{},"slots":{"last":1,"machine":null,"ahead":{},"accepted":null,"outcomes":{"x":["done",1]}}}',
     '{"format":1,"outcomes":{"":["done",1]}}',
     '{"format":1,"outcomes":{"1":["over",1]}}',
     '{"format":1,"outcomes":{"1":["done",-1]}}',
@@ -323,8 +325,9 @@ row = st.tuples(
 slot = st.fixed_dictionaries(
     {
         "last": st.none() | st.integers(0, 9) | odd,
-        "machine": st.none() | st.tuples(st.just("host") | odd, st.just("boot") | odd, st.integers() | odd) | odd,
+        "machine": st.none() | st.tuples(st.just("boot") | odd, st.integers() | odd) | odd,
         "ahead": st.dictionaries(st.text(max_size=3), st.integers(0, 9) | odd, max_size=2) | odd,
+        "accepted": st.none() | st.integers(0, 9) | odd,
         "outcomes": st.dictionaries(st.just("2026-11-19T12:00:00Z") | st.text(max_size=3), row, max_size=2) | odd,
     }
 )
@@ -433,4 +436,30 @@ async def test_slots_and_versions_of_one_name_do_not_meet(side: str) -> None:
     assert (await there.call(there.locks.once("x", per="day").run, lambda: "again")).result == "slot"
     assert [each.result for each in await there.call(there.locks.once("x").history)] == ["slot", "version"]
     assert load("x", there.note()).slots is not None
+    await there.call(there.locks.close)
+
+
+def test_size_of_marks_is_that_of_the_note() -> None:
+    """Versions in other scripts than ASCII take six bytes for a character."""
+    for version in ("x", "版", "\U0001f600", '"'):
+        marks = {version * each: bare("x", version * each, "done", 1) for each in range(1, 60)}
+        note = Note(marks)
+        assert archive.size(note) == pytest.approx(len(dump("x", note) or ""), rel=0.05)
+
+
+async def test_run_that_has_its_outcome_does_not_wait_for_marks_to_move(side: str, soon: None) -> None:
+    """The store goes away after the outcome was recorded: each write of the move is tried once."""
+    there = Side(side)
+    network = faults.install(there.locks)
+    await there.run(1, keep=1)
+    before = network.calls["write_note"]
+
+    def leave() -> None:
+        there.store.after.clear()
+        network.lose_request("write_note")
+
+    there.store.after["write_note"] = leave
+    assert (await there.run(2, keep=1, ttl=6)).ran
+    assert network.calls["write_note"] - before == 2
+    network.mend()
     await there.call(there.locks.close)

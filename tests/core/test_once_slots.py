@@ -214,6 +214,47 @@ def test_forgotten_slot_runs_again(side: str, server: tuple[str, Clock]) -> None
     assert job.runs == ["12:00", "13:00", "13:00"]
 
 
+@pytest.mark.parametrize("keep", [1, 2, 100])
+def test_only_the_forgotten_slot_runs_again(side: str, server: tuple[str, Clock], keep: int) -> None:
+    """Though details of the slot before it are no longer kept."""
+    url, now = server
+    job = Job(side, url, keep=keep)
+    for _ in range(4):
+        job.run()
+        now.now += HOUR
+    now.now -= HOUR
+    assert job.call("forget")
+    now.now -= HOUR
+    outcome = job.run()
+    assert (outcome.version[11:13], outcome.status, outcome.ran) == ("14", "done", False)
+    now.now += HOUR
+    assert job.run().ran
+    assert job.runs == ["12:00", "13:00", "14:00", "15:00", "15:00"]
+
+
+def test_work_that_waits_for_a_clock_is_warned_of(
+    side: str, server: tuple[str, Clock], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clock was a month ahead when the last slot was recorded, and was put right."""
+    url, now = server
+    job = Job(side, url)
+    job.run()
+    now.now += 30 * DAY
+    job.run()
+    now.now -= HOUR
+    assert not job.run().ran
+    assert not caplog.text, "clocks may differ by a slot"
+    now.now -= 30 * DAY - 2 * HOUR
+    assert not job.run().ran
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    text = "'x': the last slot, 2026-12-19T12:00:00Z, is 29 days, 23:00:00 ahead of this clock, and no other runs"
+    assert text in record.getMessage()
+    assert "once('x').forget('2026-12-19T12:00:00Z')" in record.getMessage()
+    job.call("forget", "2026-12-19T12:00:00Z")
+    assert job.run().ran
+    assert len(caplog.records) == 1
+
+
 # Without a clock of the store: SQLite.
 
 
@@ -224,12 +265,10 @@ def file(tmp_path: Path) -> str:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, wall: Clock) -> dict[str, Any]:
-    """The machine of whoever runs next: its host name, its boot id, and how long ago it was booted."""
-    here: dict[str, Any] = {"host": "a", "boot": "a1", "booted": 0}
+    """The machine of whoever runs next: its boot id, and how long ago it was booted."""
+    here: dict[str, Any] = {"boot": "a", "booted": 0}
     monkeypatch.setattr(
-        slots,
-        "this_machine",
-        lambda: slots.Machine(here["host"], here["boot"], int((wall.now - here["booted"]) * 1e6)),
+        slots, "this_machine", lambda: slots.Machine(here["boot"], int((wall.now - here["booted"]) * 1e6))
     )
     return here
 
@@ -247,12 +286,17 @@ def test_gap_is_believed_if_the_clock_since_boot_has_gone_on_alike(
     assert len(job.runs) == 4
 
 
-def test_gap_is_believed_after_a_boot(side: str, file: str, wall: Clock, machine: dict[str, Any]) -> None:
+@pytest.mark.parametrize("boot", ["b", ""], ids=["another machine, or boot", "no boot id"])
+def test_gap_is_doubted_by_a_machine_that_did_not_record_the_last_slot(
+    side: str, file: str, wall: Clock, machine: dict[str, Any], boot: str
+) -> None:
+    """Its host name proves nothing: many are named localhost."""
+    machine.update(boot=boot and "a")
     job = Job(side, file)
     job.run()
     wall.now += 60 * HOUR
-    machine.update(boot="a2", booted=60)
-    assert job.run().ran
+    machine.update(boot=boot)
+    assert job.run().status == "refused"
 
 
 def test_clock_that_was_set_far_ahead_is_refused_with_a_warning(
@@ -277,16 +321,17 @@ def test_clock_that_was_set_far_ahead_is_refused_with_a_warning(
     assert job.runs == ["12:00", "13:00", "14:00"]
 
 
-def test_clock_that_was_put_right_is_believed_in_the_next_slot(
+def test_clock_that_was_put_right_is_believed_after_a_slot(
     side: str, file: str, wall: Clock, machine: dict[str, Any]
 ) -> None:
     """It was days behind when the last slot was recorded."""
     job = Job(side, file)
     job.run()
     wall.now += 60 * HOUR
-    assert job.run().status == "refused"
-    wall.now += HOUR
-    machine["booted"] += HOUR
+    for _ in range(2):
+        assert job.run().status == "refused"
+        wall.now += HOUR
+        machine["booted"] += HOUR
     assert job.run().ran
     wall.now += 24 * HOUR
     machine["booted"] += 24 * HOUR
@@ -311,10 +356,10 @@ def test_other_host_confirms_a_gap(side: str, file: str, wall: Clock, machine: d
     job = Job(side, file)
     job.run()
     wall.now += 60 * HOUR
-    machine.update(host="b", boot="b1", booted=9)
+    machine.update(boot="b", booted=9)
     assert job.run().status == "refused"
     assert job.run().status == "refused"
-    machine.update(host="c", boot="c1", booted=99)
+    machine.update(boot="c", booted=99)
     assert job.run().ran
 
 
@@ -323,37 +368,77 @@ def test_host_whose_clock_is_wrong_confirms_no_other(
 ) -> None:
     job = Job(side, file)
     job.run()
-    for ahead, host in ((240, "b"), (48, "c"), (240, "b")):
+    for ahead, boot in ((240, "b"), (48, "c"), (240, "b")):
         wall.now = NOON + ahead * HOUR
-        machine.update(host=host, boot=host)
+        machine.update(boot=boot)
         assert job.run().status == "refused"
     wall.now = NOON + HOUR
-    machine.update(host="d", boot="d")
+    machine.update(boot="d")
     assert job.run().ran
     wall.now = NOON + 241 * HOUR
-    machine.update(host="b", boot="b")
+    machine.update(boot="b")
     assert job.run().status == "refused", "the record has moved on since"
 
 
-def test_gap_is_believed_in_the_slot_after_its_refusal(
+def test_gap_is_believed_when_a_slot_has_passed_since_its_refusal(
     side: str, file: str, wall: Clock, machine: dict[str, Any]
 ) -> None:
     """If nobody has recorded a slot in the meantime, there is nobody whom a wrong clock could harm."""
     job = Job(side, file)
     job.run()
-    machine.update(host="b", boot="b1")
+    machine.update(boot="b")
+    wall.now += 60 * HOUR
+    for _ in range(2):
+        assert job.run().status == "refused"
+        wall.now += HOUR
+    assert job.run().ran
+
+
+def test_host_that_is_ahead_is_not_believed_while_others_are_at_work(
+    side: str, file: str, wall: Clock, machine: dict[str, Any]
+) -> None:
+    """Whichever comes first in an hour."""
+    job = Job(side, file)
+    job.run()
+    for hour in range(1, 7):
+        for boot in ("a", "b") if hour % 2 else ("b", "a"):
+            machine.update(boot=boot)
+            wall.now = NOON + (hour + 24 * (boot == "b")) * HOUR
+            assert job.run().status == ("done" if boot == "a" else "refused")
+    assert len(job.runs) == 7
+
+
+def test_refused_slot_that_is_forgotten_runs(
+    side: str, file: str, wall: Clock, machine: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It, and its successor; another clock that is further ahead stays refused."""
+    job = Job(side, file, keep=1)
+    job.run()
+    machine.update(boot="b")
     wall.now += 60 * HOUR
     assert job.run().status == "refused"
-    wall.now += HOUR
+    assert "to run it now: once('x').forget('2026-11-22T00:00:00Z')" in caplog.text
+    assert not job.call("forget", "2026-11-19T11:00:00Z")
+    assert not job.call("forget", "no slot")
+    assert job.run().status == "refused"
+    assert job.call("forget", "2026-11-22T00:00:00Z")
+    machine.update(boot="c")
+    wall.now += 24 * HOUR
+    assert job.run().status == "refused"
+    machine.update(boot="b")
+    wall.now -= 23 * HOUR
     assert job.run().ran
+    wall.now -= 61 * HOUR
+    assert not job.run().ran, "what was done stays so"
+    assert job.runs == ["12:00", "01:00"]
 
 
 def test_forgotten_work_runs_whatever_the_clock(side: str, file: str, wall: Clock, machine: dict[str, Any]) -> None:
     job = Job(side, file)
     job.run()
+    machine.update(boot="b")
     wall.now += 60 * HOUR
     assert job.run().status == "refused"
-    assert not job.call("forget"), "the slot has no outcome"
     with leasehold.connect(file) as locks:
         assert locks.once("x").forget(every_version=True)
     assert job.run().ran
@@ -361,6 +446,5 @@ def test_forgotten_work_runs_whatever_the_clock(side: str, file: str, wall: Cloc
 
 def test_this_machine_is_told_apart() -> None:
     here = slots.this_machine()
-    assert here.host
     assert here._replace(offset=0) == slots.this_machine()._replace(offset=0)
     assert abs(here.offset - slots.this_machine().offset) < 1_000_000

@@ -271,6 +271,8 @@ class DoneOnce(Unkept):
             calls += 1
             if fate == "dies":
                 status = "dies"
+            elif fate == "expires":
+                status = "lost"
             elif fate == "is overtaken":
                 calls, status, owner, attempts = calls + 1, "done", f"o{(who + 1) % 3}", attempts + 1
                 self.recorded[version] = (True, attempts, owner)
@@ -288,9 +290,18 @@ class DoneOnce(Unkept):
             wait=wait and not dead,
             check=False,
         )
-        caller = Actor(self, lambda: once.run(lambda: self.fate(who, version, next(coming))))
+
+        def run() -> Any:
+            try:
+                return once.run(lambda: self.fate(who, version, next(coming)))
+            except leasehold.LeaseLost:
+                return None
+
+        caller = Actor(self, run)
         assert caller.over == (status != "dies")
-        if caller.over:
+        if status == "lost":
+            assert caller.result is None
+        elif caller.over:
             outcome = caller.result
             assert (outcome.status, outcome.owner, outcome.attempts, outcome.ran) == (status, owner, attempts, ran)
             if status == "running":

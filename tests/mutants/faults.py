@@ -206,8 +206,8 @@ MUTANTS = [
     Mutant(
         "whoever waited for what is done once does it again",
         "kinds/once/tasks.py",
-        "known = await self._turn(lease, wanted)",
-        "known = outcomes.Known(wanted)",
+        "known = await self._turn(lease, known.wanted)",
+        "known = outcomes.Known(known.wanted)",
     ),
     Mutant(
         "a version is done again when its mark has moved",
@@ -227,8 +227,8 @@ MUTANTS = [
     Mutant(
         "marks leave the note though their shard was not written",
         "kinds/once/archive.py",
-        "    if not (yield from write_text(core, held, text)):\n        return False",
-        "    yield from write_text(core, held, text)",
+        "    if not (yield from write_text(core, held, text, False)):\n        return False",
+        "    yield from write_text(core, held, text, False)",
         "lease_of_their_shard",
         special="core/test_once_records",
     ),

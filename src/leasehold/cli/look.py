@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..core import checks
+from ..kinds.once import outcomes
 from ..model import LeaseInfo, LockMetrics
 from ..threads.locks import Locks
 from .options import Options
@@ -113,13 +114,21 @@ def _history(locks: Locks, options: Options) -> Answer:
 
 def _forget(locks: Locks, options: Options) -> Answer:
     version, name = options.work_version, options.name
-    once = checked(locks.once, name)
-    forgotten = checked(once.forget, version, every_version=version is None)
-    what = repr(name) if version is None else f"{name!r} version {version}"
-    if not forgotten:
+    once, core = checked(locks.once, name), locks._core
+    if version is None:
+        many = core.drive(outcomes.count(core, name))
+        what = repr(name)
+        how_many = "" if many is None else f", {many}"
+        said = f"{what} is forgotten (all versions{how_many}): it runs again"
+    else:
+        what = f"{name!r} version {version}"
+        said = f"{what} is forgotten: it runs again"
+        if last := core.drive(outcomes.later_slot(core, name, version)):
+            said = f"{what} is forgotten; it does not run again, as a later slot, {last}, is recorded"
+    if not checked(once.forget, version, every_version=version is None):
         say(f"no outcome of {what} is recorded")
         return "", NOBODY
-    return f"{what} is forgotten: it runs again\n", 0
+    return f"{said}\n", 0
 
 
 def _stats(locks: Locks, options: Options) -> Answer:

@@ -231,13 +231,20 @@ def _check(options: Options, plain: list[str]) -> None:
         raise UsageError(f"unexpected argument {shown(plain[most])}")
     options.name = plain[0] if plain else ""
     if options.command == "forget":
-        options.work_version = "".join(plain[1:]) or None
+        options.work_version = _version(plain[1:])
     if options.command == "help":
         _ask_for_help(options)
     elif options.command == "completion":
         _complete(options, plain)
     elif options.command in HOLDING:
         _check_holding(options)
+
+
+def _version(words: list[str]) -> str | None:
+    """VERSION of ``forget``; None if it was left out."""
+    if words == [""]:
+        raise UsageError("VERSION is empty: leave it out to forget all versions")
+    return words[0] if words else None
 
 
 def _ask_for_help(options: Options) -> None:

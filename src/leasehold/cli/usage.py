@@ -151,9 +151,11 @@ Examples:
 _FORGET = """\
 usage: leasehold forget NAME [VERSION] [options]
 
-Forgets that VERSION of the work NAME was done or failed, so that it runs again;
-without VERSION all versions. Waits while another process runs the work. Exits
-with 1 if nothing was recorded. VERSION is as `leasehold history` shows it.
+Forgets that VERSION of the work NAME was done or failed, so that it runs again.
+Without VERSION it forgets ALL versions, and says how many. With `--per`, only
+the last slot can run again, or one that was refused. Waits while another
+process runs the work. Exits with 1 if nothing was recorded. VERSION is as
+`leasehold history` shows it.
 
 {options}
 

@@ -17,7 +17,8 @@ class OnceContract:
         """Call ``function()``, unless this version has a final outcome already. Return the outcome.
 
         Inside the function ``leasehold.current()`` is the lease; its token can fence writes. If the lease is lost, the
-        work runs again. In asyncio awaited: the function may be async, and is cancelled when its lease is lost.
+        next caller does the work. In asyncio awaited: the function may be async, and is cancelled when its lease is
+        lost.
 
         Args:
             function: the work, called without arguments. Its exception is recorded.
@@ -31,6 +32,7 @@ class OnceContract:
         Raises:
             Exception: the function's own, if the work failed in this call.
             OnceFailed: the work failed elsewhere, now or earlier.
+            LeaseLost: the lease was lost while the function ran, and nobody has completed the work since.
             AcquireTimeout: another process runs the work for longer than ``timeout``.
             TooManyOutcomes: there is no room to record another version.
             StoreError: the store did not answer.

@@ -21,7 +21,7 @@ from .protocol import SECOND, Ask, Bell, Busy, Grant, Holding, Mismatch, Missing
 from .registry import Registry
 from .release import abandon
 from .state import NEVER
-from .waits import NOTICE_AFTER, gave_up, say_waiting, timed_out, warn_of_self_wait
+from .waits import NOTICE_AFTER, gave_up, say_unavailable, say_waiting, timed_out, warn_of_self_wait
 
 
 class WrongShape(ValueError):
@@ -138,12 +138,11 @@ class Attempt:
         left = (self.failing_since + timing.UNAVAILABLE_LIMIT if ends is None else ends) - now
         retries = left > 0 and ask.queue
         if began:
-            then = f"; retrying for up to {left:.3g} s" if retries else ""
-            why, retry_for = f"{error}{then}", left if retries else 0.0
-            core.tell("unavailable", ask.name, None, why, kind=ask.kind, asked=self.started, retry_for=retry_for)
+            retry_for = left if retries else 0.0
+            say_unavailable(core, ask.name, error, retry_for, kind=ask.kind, asked=self.started)
         if not retries:
             cause = error.__cause__ and error.__cause__.with_traceback(None)  # the way through the driver says nothing
-            raise gave_up(ask, error, self.failures, self.failing_since, now) from cause
+            raise gave_up(f"acquire {ask.name!r}", error, self.failures, self.failing_since, now) from cause
         yield Wait(self.bell, self.retry if ends is None else min(self.retry, ends - now))
         self.retry = min(self.retry * 2, 2.0)
 

@@ -73,10 +73,16 @@ def warn_of_self_wait(core: Registry, ask: Ask, busy: Busy, begins: bool) -> boo
     return True
 
 
-def gave_up(ask: Ask, error: StoreUnavailable, tries: int, since: float, now: float) -> StoreUnavailable:
+def say_unavailable(core: Registry, name: str, error: StoreUnavailable, retry_for: float, **fields: Any) -> None:
+    """The event that a store does not answer, and for how long it is tried again; 0: it is not."""
+    then = f"; retrying for up to {retry_for:.3g} s" if retry_for else ""
+    core.tell("unavailable", name, None, f"{error}{then}", retry_for=retry_for, **fields)
+
+
+def gave_up(what: str, error: StoreUnavailable, tries: int, since: float, now: float) -> StoreUnavailable:
     """The last error of a store that did not answer, with how long that was tried."""
     tried = "once" if tries == 1 else f"{tries} times"
-    found = StoreUnavailable(f"cannot acquire {ask.name!r}, tried {tried} in {now - since:.3g} s: {error}")
+    found = StoreUnavailable(f"cannot {what}, tried {tried} in {now - since:.3g} s: {error}")
     found.queued = error.queued
     return found
 

@@ -26,7 +26,7 @@ from ...core.lease import BaseLease
 from ...core.log import WARNING, log
 from ...core.options import Spec
 from ...core.registry import Registry
-from .note import LONGEST_NOTE, MARK, SHARDS, UNREADABLE, DamagedNote, Note, check_format, read_rows, row_of
+from .note import LONGEST_NOTE, MARK, SHARDS, UNREADABLE, DamagedNote, Note, check_format, encode, read_rows, row_of
 from .outcome import Outcome
 from .writing import patiently, read, while_held, write, write_text
 
@@ -50,8 +50,8 @@ def spec_of(spec: Spec, number: int) -> Spec:
 
 
 def size(note: Note) -> int:
-    """What the marks take in the note, about."""
-    return sum(len(each.version) + MARK for each in note.marks())
+    """The approximate size of the marks in the note."""
+    return sum(len(encode(each.version)) + MARK for each in note.marks())
 
 
 def due(note: Note, token: int) -> int | None:
@@ -74,26 +74,28 @@ def find(core: Registry, name: str, note: Note, version: str, limit: float) -> E
 
 
 def move(core: Registry, lease: BaseLease, held: BaseLease, number: int) -> Effects[bool]:
-    """Move marks to a shard, under the leases of the name and of the shard. False if nothing has moved."""
+    """Move marks to a shard, under the leases of the name and of the shard. False if nothing has moved.
+
+    Each write is tried once: the caller has its outcome, and should not wait for this."""
     name = lease.name
     note = yield from read(core, name, timing.CALL_LIMIT)
     moving = {each.version: each for each in note.marks() if shard_of(each.version) == number}
-    if not (yield from write(core, lease, name, note._replace(shards=note.shards | 1 << number))):
+    if not (yield from write(core, lease, name, note._replace(shards=note.shards | 1 << number), False)):
         return False
     there = yield from _read_shard(core, name, number, timing.CALL_LIMIT)
     text = _dump_shard(name, {**there, **moving})
     if len(text.encode()) > LONGEST_NOTE:
         log(WARNING, "no room for further old versions of %r: forget some", name, event="full")
         return False
-    if not (yield from write_text(core, held, text)):
+    if not (yield from write_text(core, held, text, False)):
         return False
     left = {key: each for key, each in note.versions.items() if key not in moving}
-    yield from write(core, lease, name, Note(left, note.shards | 1 << number, note.slots))
+    yield from write(core, lease, name, Note(left, note.shards | 1 << number, note.slots), False)
     return True
 
 
 def shards(core: Registry, name: str, version: str | None) -> Effects[list[int]]:
-    """The shards that may have the version (None: that have any). All that there are, if the note is damaged."""
+    """The shards that may have the version (None: all shards). All that there are, if the note is damaged."""
     try:
         found = (yield from patiently(core, name, True, None, lambda limit: read(core, name, limit))).shards
     except DamagedNote:
@@ -105,6 +107,15 @@ def shards(core: Registry, name: str, version: str | None) -> Effects[list[int]]
                 found |= 1 << number
     wanted = range(SHARDS) if version is None else [shard_of(version)]
     return [number for number in wanted if found >> number & 1]
+
+
+def moved(core: Registry, name: str, note: Note) -> Effects[set[str]]:
+    """The versions whose marks are in shards."""
+    found: set[str] = set()
+    for number in range(SHARDS):
+        if note.shards >> number & 1:
+            found.update((yield from _read_shard(core, name, number, timing.CALL_LIMIT)))
+    return found
 
 
 def erase(core: Registry, held: BaseLease, name: str, number: int, version: str | None) -> Effects[bool | None]:

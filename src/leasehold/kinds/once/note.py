@@ -35,8 +35,8 @@ LONGEST_RESULT = 16_000
 LONGEST_ERROR = 2_000
 SHARDS = 256
 """How many further notes a name has, at most."""
-MARK = 16
-"""The size of a mark in a note, without its version."""
+MARK = 14
+"""The size of a mark in a note, without its version in quotes."""
 
 
 class DamagedNote(StoreNotReady):
@@ -62,12 +62,15 @@ class Note(NamedTuple):
         return [each for each in self.versions.values() if each.started is None]
 
     def trimmed(self, keep: int) -> Note:
-        """With details of the last ``keep`` versions, and of the last ``keep`` slots."""
+        """With details of the last ``keep`` versions, and of the last ``keep`` slots, and the status of the slot before
+        these, which is the last one when they are forgotten."""
         old = {each.version for each in _detailed(self.versions.values())[:-keep]}
         versions = {key: mark_of(each) if key in old else each for key, each in self.versions.items()}
         if self.slots is None:
             return self._replace(versions=versions)
-        newest = dict(list(self.slots.outcomes.items())[-keep:])
+        newest = dict(list(self.slots.outcomes.items())[-keep - 1 :])
+        for key in list(newest)[:-keep]:
+            newest[key] = mark_of(newest[key])
         return self._replace(versions=versions, slots=self.slots._replace(outcomes=newest))
 
 
@@ -128,18 +131,18 @@ def _read_slots(name: str, stored: Any) -> SlotRecord:
     outcomes = read_rows(name, stored["outcomes"])
     for version in outcomes:
         slots.start_of(version)
-    last, machine, ahead = stored["last"], stored["machine"], stored["ahead"]
-    if last is not None:
-        forms.number(last, "last", 0, forms.LATEST // 1_000_000)
+    last, machine, ahead, accepted = stored["last"], stored["machine"], stored["ahead"], stored["accepted"]
+    for each in (last, accepted):
+        if each is not None:
+            forms.number(each, "slot", 0, forms.LATEST // 1_000_000)
     if machine is not None:
-        host, boot, offset = machine
-        forms.text(host, "host", 128, 0)
+        boot, offset = machine
         forms.text(boot, "boot", 128, 0)
-        machine = Machine(host, boot, forms.number(offset, "offset", -forms.LATEST, forms.LATEST))
-    for host, start in ahead.items():
-        forms.text(host, "host", 128, 0)
+        machine = Machine(boot, forms.number(offset, "offset", -forms.LATEST, forms.LATEST))
+    for boot, start in ahead.items():
+        forms.text(boot, "boot", 128, 0)
         forms.number(start, "ahead", 0, forms.LATEST // 1_000_000)
-    return SlotRecord(last, machine, ahead, outcomes)
+    return SlotRecord(last, machine, ahead, accepted, outcomes)
 
 
 def _outcome(name: str, version: str, status: str, *rest: Any) -> Outcome[Any]:
@@ -184,8 +187,7 @@ def dump(name: str, note: Note) -> str | None:
     if note.shards or note.slots is not None:
         stored.update(format=FORMAT, shards=f"{note.shards:x}")
     if note.slots is not None:
-        last, machine, ahead, _ = note.slots
-        stored["slots"] = {"last": last, "machine": machine, "ahead": ahead, "outcomes": of_slots}
+        stored["slots"] = {**note.slots._asdict(), "outcomes": of_slots}
     over = len(encode(stored)) - LONGEST_NOTE
     if over > 0:
         shortened = _shorten(note, rows, of_slots, over)

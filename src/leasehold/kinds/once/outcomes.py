@@ -20,6 +20,7 @@ from ...core.log import ERROR, INFO, WARNING, log
 from ...core.observing import WorkEnded
 from ...core.options import Spec
 from ...core.registry import Registry
+from ...errors import StoreError, StoreUnavailable
 from . import archive, slots
 from .call import Ran
 from .note import LONGEST_ERROR, LONGEST_RESULT, DamagedNote, Note, recordable
@@ -27,6 +28,7 @@ from .outcome import DONE, FAILED, REFUSED, RUNNING, Outcome, TooManyOutcomes, b
 from .slots import SlotRecord
 from .writing import patiently, read, while_held, write
 
+NOT_RECORDED = "before the outcome was recorded"
 KEEP = 100
 MOST_KEPT = 1000
 
@@ -46,6 +48,8 @@ class Policy(NamedTuple):
     slot: int = 0
     clocked: bool = True
     """Whether the slot is by the store's clock."""
+    behind: int = 0
+    """By how much the slot of the clock is before the last slot, in seconds."""
     ends: float | None = None
     """When the caller stops waiting, on the local clock; None: never."""
 
@@ -130,8 +134,20 @@ def look(core: Registry, name: str, wanted: Policy) -> Effects[Known]:
         return Known(now, (yield from _find(core, name, note, now, limit)))
 
     known = yield from patiently(core, name, wanted.wait, wanted.ends, looking)
+    _warn_if_behind(name, known.wanted)
     _say(core, name, known)
     return known
+
+
+def _warn_if_behind(name: str, now: Policy) -> None:
+    """A slot that was recorded by a wrong clock would silently keep all others from running until it comes."""
+    if now.per is not None and now.behind > now.per + now.drift:
+        text = (
+            "%r: the last slot, %s, is %s ahead of this clock, and no other runs until then; if it was recorded by a "
+            "wrong clock, forget it: once(%r).forget(%r)"
+        )
+        fields = (name, now.version, timedelta(seconds=now.behind), name, now.version)
+        log(WARNING, text, *fields, event="slot_ahead", name=name)
 
 
 def turn(core: Registry, lease: BaseLease, wanted: Policy) -> Effects[Known]:
@@ -157,13 +173,14 @@ def turn(core: Registry, lease: BaseLease, wanted: Policy) -> Effects[Known]:
 
 
 def _now(core: Registry, name: str, wanted: Policy, note: Note, limit: float) -> Effects[Policy]:
-    """With ``per``, the policy for the present slot. The record only moves forward: it is the last one's at least."""
+    """With ``per``, the policy for the present slot. It is never earlier than the last recorded slot."""
     if wanted.per is None:
         return wanted
     now = yield Run(core.store.read_clock(name), limit)
     start = slots.start(clock.wall_us() if now is None else now, wanted.per)
-    last = note.slots and note.slots.last
-    return wanted._replace(clocked=now is not None).at(start if last is None else max(start, last))
+    last = start if note.slots is None or note.slots.last is None else note.slots.last
+    behind = max(0, last - start)
+    return wanted._replace(clocked=now is not None, behind=behind).at(max(start, last))
 
 
 def _find(core: Registry, name: str, note: Note, wanted: Policy, limit: float) -> Effects[Outcome[Any] | None]:
@@ -180,10 +197,11 @@ def _believe(core: Registry, lease: BaseLease, note: Note, known: Known) -> Effe
         return known
     assert found.last is not None
     text = (
-        "%r slot %s is refused: the last slot is %s, and nothing confirms this host's clock. It runs when another host "
-        "proposes it too, or in the next slot; to run it now, forget %r"
+        "%r slot %s is refused: the last slot is %s, and nothing confirms this host's clock. It runs when another "
+        "machine proposes it too, or when a whole slot has passed without a record; to run it now: once(%r).forget(%r)"
     )
-    log(WARNING, text, lease.name, wanted.version, slots.version(found.last), lease.name, event="refused")
+    fields = (lease.name, wanted.version, slots.version(found.last), lease.name, wanted.version)
+    log(WARNING, text, *fields, event="slot_refused", name=lease.name)
     yield from write(core, lease, lease.name, note._replace(slots=slots.refused(found, wanted.slot, here)))
     return known._replace(outcome=bare(lease.name, wanted.version, REFUSED, 0))
 
@@ -211,7 +229,10 @@ def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effect
         note = yield from read(core, name, timing.CALL_LIMIT)
         return note, (yield from _find(core, name, note, wanted, timing.CALL_LIMIT))
 
-    note, before = yield from while_held(core, lease, looking)
+    try:
+        note, before = yield from while_held(core, lease, looking)
+    except StoreUnavailable:  # until the lease was lost
+        return _not_recorded(core, wanted, name)
     outcome = _made(lease, version, 1 if before is None else before.attempts + 1, ran)
     if wanted.per is None:
         others = {key: each for key, each in note.versions.items() if key != version}
@@ -220,15 +241,29 @@ def record(core: Registry, lease: BaseLease, wanted: Policy, ran: Ran) -> Effect
         found = note.slots or SlotRecord()
         others = {key: each for key, each in found.outcomes.items() if key != version}
         last = wanted.slot if found.last is None else max(found.last, wanted.slot)
-        note = note._replace(slots=SlotRecord(last, slots.this_machine(), {}, {**others, version: outcome}))
+        note = note._replace(slots=SlotRecord(last, slots.this_machine(), outcomes={**others, version: outcome}))
     note = note.trimmed(wanted.keep)
     if (yield from write(core, lease, name, note)):
         core.note(WorkEnded(outcome.status))
         return Known(wanted, outcome, archive.due(note, lease.token))
+    return _not_recorded(core, wanted, name)
+
+
+def _not_recorded(core: Registry, wanted: Policy, name: str) -> Known:
     core.note(WorkEnded("lost"))
-    text = "%r version %s: the lease was lost before the outcome was recorded; the work will run again"
-    log(WARNING, text, name, version, event="not_recorded")
+    text = "%r version %s: the lease was lost before the outcome was recorded; the next caller does the work again"
+    log(WARNING, text, name, wanted.version, event="not_recorded")
     return Known(wanted)
+
+
+def after_loss(core: Registry, name: str, wanted: Policy) -> Effects[Known]:
+    """What is recorded of the version when the lease was lost while the function ran. Asks once: the loss is to be told
+    soon."""
+    try:
+        note = yield from read(core, name, timing.CALL_LIMIT)
+        return Known(wanted, (yield from _find(core, name, note, wanted, timing.CALL_LIMIT)))
+    except StoreError:
+        return Known(wanted)
 
 
 def _made(lease: BaseLease, version: str, attempts: int, ran: Ran) -> Outcome[Any]:
@@ -268,6 +303,25 @@ def history(core: Registry, name: str) -> Effects[list[Outcome[Any]]]:
     return (yield from read(core, name, timing.CALL_LIMIT)).history()
 
 
+def count(core: Registry, name: str) -> Effects[int | None]:
+    """How many versions are recorded; None if the record is damaged."""
+    try:
+        note = yield from read(core, name, timing.CALL_LIMIT)
+        moved = yield from archive.moved(core, name, note)
+    except DamagedNote:
+        return None
+    return len({*note.versions, *moved, *(note.slots.outcomes if note.slots else ())})
+
+
+def later_slot(core: Registry, name: str, version: str) -> Effects[str | None]:
+    """The last slot, if the version is an earlier one: that is not run again, whether it is forgotten or not."""
+    note = yield from patiently(core, name, True, None, lambda limit: read(core, name, limit))
+    if note.slots is None or note.slots.last is None or version not in note.slots.outcomes:
+        return None
+    last = slots.version(note.slots.last)
+    return last if version != last else None
+
+
 def present(core: Registry, name: str, wanted: Policy) -> Effects[str]:
     """The version: with ``per``, the present slot."""
 
@@ -292,10 +346,7 @@ def forget(core: Registry, lease: BaseLease, version: str | None) -> Effects[boo
     left = Note()
     if version is not None:
         left = note._replace(versions={key: each for key, each in note.versions.items() if key != version})
-        if note.slots is not None and version in note.slots.outcomes:
-            of_slots = {key: each for key, each in note.slots.outcomes.items() if key != version}
-            last = max((slots.start_of(key) for key in of_slots), default=None)
-            left = left._replace(slots=note.slots._replace(last=last, ahead={}, outcomes=of_slots))
+        left = left._replace(slots=note.slots and note.slots.without(version))
     if left == note:
         return False
     return True if (yield from write(core, lease, name, left)) else None

@@ -6,7 +6,6 @@ begin where UTC's do, in every time zone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from ...core.protocol import SECOND
 
 WORDS: Mapping[str, int] = {"minute": 60, "hour": 3600, "day": 86_400}
 MOST_REFUSED = 8
-"""How many hosts with refused proposals are recorded."""
+"""How many machines with refused proposals are recorded."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -52,9 +51,9 @@ def start_of(version: str) -> int:
 
 
 class Machine(NamedTuple):
-    """A machine, and by how much its wall clock is ahead of its clock since boot. The second cannot be set."""
+    """A machine since its last boot, and by how much its wall clock is ahead of its clock since boot. The second cannot
+    be set."""
 
-    host: str
     boot: str
     """The boot id; empty where the system has none."""
     offset: int
@@ -62,14 +61,13 @@ class Machine(NamedTuple):
 
 
 def this_machine() -> Machine:
-    host = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
     boot = ""
     try:
         with open(_BOOT_ID) as file:
             boot = file.read().strip()
     except OSError:
         pass
-    return Machine(host[:128], boot[:128], clock.wall_us() - clock.now_us())
+    return Machine(boot[:128], clock.wall_us() - clock.now_us())
 
 
 class SlotRecord(NamedTuple):
@@ -80,33 +78,49 @@ class SlotRecord(NamedTuple):
     machine: Machine | None = None
     """The machine that recorded it."""
     ahead: Mapping[str, int] = {}
-    """Proposals that were refused since: the first slot of each host."""
+    """Proposals that were refused since: the first slot of each machine, by its boot id."""
+    accepted: int | None = None
+    """A slot that was refused, and then forgotten: it may run."""
     outcomes: Mapping[str, Any] = {}
     """By the slot's name, the oldest first."""
+
+    def without(self, version: str) -> SlotRecord:
+        """The record after ``forget``. A slot that has an outcome may run again; one that was refused may run."""
+        if version in self.outcomes:
+            left = {key: each for key, each in self.outcomes.items() if key != version}
+            last = max((start_of(key) for key in left), default=None)
+            return self._replace(last=last, ahead={}, accepted=None, outcomes=left)
+        try:
+            start = start_of(version)
+        except ValueError:
+            return self
+        if self.last is None or start <= self.last or not self.ahead:
+            return self
+        return self._replace(accepted=start)
 
 
 def is_believed(found: SlotRecord, proposed: int, per: int, drift: float, here: Machine) -> bool:
     """Whether a slot that a caller proposes by its own wall clock may run, on a store without a clock.
 
-    The successor of the last slot may. A later one may if the caller's clock is the one that the last slot was recorded
-    by, and was not set since; if another host has proposed the same; or if this host was refused in an earlier slot,
-    and nobody has recorded any since."""
+    The successor of the last slot may, and that of an accepted one. A later one may
+
+    - if the caller's clock is the one that the last slot was recorded by, and was not set since;
+    - if another machine has proposed the same;
+    - if this machine was refused, and nobody has recorded a slot since, for a whole slot. (In less time, the others may
+      just not have come yet.)"""
     last, there = found.last, found.machine
-    if last is None or proposed <= last + per + drift:
+    if last is None or proposed <= max(last, found.accepted or 0) + per + drift:
         return True
-    if there is not None and there.boot and there.boot == here.boot:
-        if abs(here.offset - there.offset) <= per * SECOND:
-            return True
-    elif there is not None and there.host == here.host:
-        return True  # it was booted since, or has no boot id
+    if there is not None and there.boot == here.boot != "" and abs(here.offset - there.offset) <= per * SECOND:
+        return True
     return any(
-        start < proposed if host == here.host else start <= proposed <= start + per
-        for host, start in found.ahead.items()
+        start + per < proposed if boot == here.boot else start <= proposed <= start + per
+        for boot, start in found.ahead.items()
     )
 
 
 def refused(found: SlotRecord, proposed: int, here: Machine) -> SlotRecord:
     """The record after a refusal."""
-    others = {host: start for host, start in found.ahead.items() if host != here.host}
+    others = {boot: start for boot, start in found.ahead.items() if boot != here.boot}
     newest = dict(list(others.items())[-(MOST_REFUSED - 1) :])
-    return found._replace(ahead={**newest, here.host: min(proposed, found.ahead.get(here.host, proposed))})
+    return found._replace(ahead={**newest, here.boot: min(proposed, found.ahead.get(here.boot, proposed))})

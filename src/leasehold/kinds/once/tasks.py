@@ -59,6 +59,7 @@ class Once(OnceContract):
         check = self._policy.check if check is None else check
         wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
         while True:
+            unrecorded = False
             known = await core.drive(outcomes.look(core, self.name, wanted))
             if not known.final:
                 lease = await self._take(wanted)
@@ -66,28 +67,35 @@ class Once(OnceContract):
                     return result_of(await core.drive(outcomes.running(core, self.name, known.wanted)), None, check)
                 try:
                     async with lease:
-                        known, error = await self._work(lease, function, known.wanted)
+                        known = await self._turn(lease, known.wanted)
+                        unrecorded = not known.final and lease.valid
+                        if unrecorded:
+                            known, error = await self._work(lease, function, known)
+                            unrecorded = False
+                        await self._archive(lease, known.shard)
                 except LeaseLost:
-                    pass  # (after the outcome was recorded, the outcome counts)
+                    if unrecorded:
+                        known = await core.drive(outcomes.after_loss(core, self.name, known.wanted))
+                        if not known.final:
+                            raise
             if known.final and known.outcome is not None:
                 return result_of(known.outcome, error, check)
 
     async def _work(
-        self, lease: Lease, function: Callable[[], Any], wanted: outcomes.Policy
+        self, lease: Lease, function: Callable[[], Any], known: outcomes.Known
     ) -> tuple[outcomes.Known, Exception | None]:
-        core, error = self._core, None
-        known = await self._turn(lease, wanted)
-        while not known.final and lease.valid:
+        """Call the function until its outcome is final, or another process may do so. Raises LeaseLost if nothing could
+        be recorded of a call."""
+        while True:
             with MeasuredCall() as call:
                 result = function()
                 call.result = await result if inspect.isawaitable(result) else result
             checks.has_run(call.result, "the function of once", tasks=True, generators=True)
-            error = call.ran.error
-            known = await core.drive(outcomes.record(core, lease, known.wanted, call.ran))
-            if known.outcome is None or wanted.retry_by == "any":
-                break
-        await self._archive(lease, known.shard)
-        return known, error
+            known = await self._core.drive(outcomes.record(self._core, lease, known.wanted, call.ran))
+            if known.outcome is None:
+                raise LeaseLost(self.name, lease.lost_reason or outcomes.NOT_RECORDED) from call.ran.error
+            if known.final or known.wanted.retry_by == "any" or not lease.valid:
+                return known, call.ran.error
 
     async def _turn(self, lease: Lease, wanted: outcomes.Policy) -> outcomes.Known:
         """What is recorded, under the lease; with room for another version."""

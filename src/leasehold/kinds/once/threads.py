@@ -47,6 +47,7 @@ class Once(OnceContract):
         check = self._policy.check if check is None else check
         wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
         while True:
+            unrecorded = False
             known = core.drive(outcomes.look(core, self.name, wanted))
             if not known.final:
                 lease = self._take(wanted)
@@ -54,27 +55,34 @@ class Once(OnceContract):
                     return result_of(core.drive(outcomes.running(core, self.name, known.wanted)), None, check)
                 try:
                     with lease:
-                        known, error = self._work(lease, function, known.wanted)
+                        known = self._turn(lease, known.wanted)
+                        unrecorded = not known.final and lease.valid
+                        if unrecorded:
+                            known, error = self._work(lease, function, known)
+                            unrecorded = False
+                        self._archive(lease, known.shard)
                 except LeaseLost:
-                    pass  # (after the outcome was recorded, the outcome counts)
+                    if unrecorded:
+                        known = core.drive(outcomes.after_loss(core, self.name, known.wanted))
+                        if not known.final:
+                            raise
             if known.final and known.outcome is not None:
                 return result_of(known.outcome, error, check)
 
     def _work(
-        self, lease: Lease, function: Callable[[], T], wanted: outcomes.Policy
+        self, lease: Lease, function: Callable[[], T], known: outcomes.Known
     ) -> tuple[outcomes.Known, Exception | None]:
-        core, error = self._core, None
-        known = self._turn(lease, wanted)
-        while not known.final and lease.valid:
+        """Call the function until its outcome is final, or another process may do so. Raises LeaseLost if nothing could
+        be recorded of a call."""
+        while True:
             with MeasuredCall() as call:
                 call.result = function()
             checks.has_run(call.result, "the function of once", generators=True)
-            error = call.ran.error
-            known = core.drive(outcomes.record(core, lease, known.wanted, call.ran))
-            if known.outcome is None or wanted.retry_by == "any":
-                break
-        self._archive(lease, known.shard)
-        return known, error
+            known = self._core.drive(outcomes.record(self._core, lease, known.wanted, call.ran))
+            if known.outcome is None:
+                raise LeaseLost(self.name, lease.lost_reason or outcomes.NOT_RECORDED) from call.ran.error
+            if known.final or known.wanted.retry_by == "any" or not lease.valid:
+                return known, call.ran.error
 
     def _turn(self, lease: Lease, wanted: outcomes.Policy) -> outcomes.Known:
         """What is recorded, under the lease; with room for another version."""
