@@ -97,6 +97,9 @@ class Spec(NamedTuple):
     weight: int = 1
     heir: tuple[str, int] | None = None
     """Attempt and token of the permit to take over. Such an acquire never waits."""
+    replaces: bool = False
+    """Whether that permit is a lease of this very ``Locks``: a member of a group with other data is still the same one,
+    while a membership that another process accepts is a new member."""
     name_of: Callable[..., str] | None = None
     """Makes the name of each decorated call from its arguments. Nothing else can use such a lock."""
 
@@ -118,7 +121,8 @@ class Spec(NamedTuple):
         timing = self.timing
         attempt = urandom(16).hex()
         if self.shape == "group":
-            attempt = attempt[:-1] + "0" if self.heir is None else self.heir[0][:MEMBER] + attempt[MEMBER:-1] + "1"
+            same = self.heir[0][:MEMBER] if self.heir is not None and self.replaces else None
+            attempt = attempt[:-1] + "0" if same is None else same + attempt[MEMBER:-1] + "1"
         return Ask(
             name=self.name,
             attempt=attempt,

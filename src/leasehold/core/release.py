@@ -190,7 +190,7 @@ def begin_replacing(core: Registry, state: LeaseState, spec: Spec, caller: objec
         state.check(core.now())
     state.released_by = caller
     core.giving.add(state.claim.attempt)
-    return spec._replace(heir=(state.claim.attempt, state.token)), max(0.1, left)
+    return spec._replace(heir=(state.claim.attempt, state.token), replaces=True), max(0.1, left)
 
 
 def downgraded(core: Registry, state: LeaseState, caller: object) -> tuple[Spec, float]:

@@ -179,7 +179,7 @@ class MemberMonitor:
         self._born = core.generation
         self._name = name
         self._interval = look
-        self._known: dict[str, tuple[Member, float]] = {}  # by what stays of their attempts when they are updated
+        self._known: dict[str, tuple[Member, float, str]] = {}  # by what stays of their attempts when they are updated
         self._introduced: set[Subscription] = set()  # those that have been notified of the members that were there
         self._read_at: float | None = None
         self._key = f"monitor {id(self)}"
@@ -242,7 +242,7 @@ class MemberMonitor:
         """The callbacks to call. First each new on_joined callback with the members that were there already, then all
         callbacks with the changes."""
         listening = {happened: list(subscribed) for happened, subscribed in self.subscriptions.items()}
-        there = sorted(member for member, _ in self._known.values())
+        there = sorted(member for member, _, _ in self._known.values())
         new = [each for each in listening[JOINED] if each not in self._introduced]
         calls = [(each, member) for each in new for member in there]
         self._introduced = set(listening[JOINED])
@@ -251,18 +251,21 @@ class MemberMonitor:
         return calls
 
     def _compare(self, holdings: Iterable[Holding], asked: float, answered: float) -> Iterator[tuple[str, Member]]:
-        now = {each.attempt[:MEMBER]: (to_member(each), asked + each.expires_in) for each in holdings}
+        now = {each.attempt[:MEMBER]: (to_member(each), asked + each.expires_in, each.attempt) for each in holdings}
         before, self._known = self._known, now
         unseen = 0.0 if self._read_at is None else answered - self._read_at
-        self.roster = Roster(member for member, _ in now.values())
+        self.roster = Roster(member for member, _, _ in now.values())
         self._read_at = asked
-        for member, until in sorted(before[key] for key in before.keys() - now.keys()):
+        changed = {key for key in now.keys() & before.keys() if now[key][0].id != before[key][0].id}
+        # The same attempt with another id: its first grant was lost before it got the answer, and it was granted again.
+        again = {key for key in changed if now[key][2] == before[key][2]}
+        for member, until, _ in sorted(before[key] for key in (before.keys() - now.keys()) | again):
             # A member that is gone before it would have expired has left; one that is gone after that has failed. It
             # may also have left after the last read. Then "failed" is the safe answer: its work gets checked.
             yield self._report(FAILED if answered >= until else LEFT, member, unseen)
-        for member, _ in sorted(now[key] for key in now.keys() - before.keys()):
+        for member, _, _ in sorted(now[key] for key in (now.keys() - before.keys()) | again):
             yield self._report(JOINED, member, unseen)
-        for member, _ in sorted(now[key] for key in now.keys() & before.keys() if now[key][0].id != before[key][0].id):
+        for member, _, _ in sorted(now[key] for key in changed - again):
             yield self._report(UPDATED, member, unseen)
 
     def _report(self, happened: str, member: Member, unseen: float) -> tuple[str, Member]:
