@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -168,6 +169,35 @@ def test_lost_lease_begins_no_block(locks: leasehold.Locks, url: str) -> None:
         leasehold.current()
     with locks.lock("a", timeout=30):  # it was released
         pass
+
+
+@ALL_KINDS
+@pytest.mark.parametrize("on_lost", [None, "log"])
+@pytest.mark.parametrize("how", ["released", "block has ended", "lost", "expired", "offered"])
+def test_lease_that_is_no_longer_held_begins_no_block(
+    locks: leasehold.Locks, url: str, kind: str, on_lost: Any, how: str
+) -> None:
+    if how == "offered" and kind in ("all_of", "rlock"):
+        return  # they are never offered
+    ttl = {"ttl": 0.2, "renew": False} if how == "expired" else {}
+    lease = KINDS[kind](locks, on_lost=on_lost, **ttl).acquire()
+    if how == "released":
+        lease.release()
+    elif how == "block has ended":
+        with lease:
+            pass
+    elif how == "offered":
+        lease.transfer()
+    elif how == "lost":
+        lose(url, lease)
+    else:
+        assert lease.lost.wait(30)
+    reason = "it was released" if how in ("released", "block has ended") else str(lease.lost_reason)
+    with pytest.raises(leasehold.LeaseLost, match=re.escape(reason)) as caught, lease:
+        pytest.fail("the body ran")
+    assert caught.value.__context__ is None
+    with pytest.raises(LookupError):
+        leasehold.current()
 
 
 def test_close_in_the_block_is_a_loss(url: str) -> None:

@@ -266,6 +266,29 @@ async def test_lost_lease_begins_no_block(locks: aio.Locks, url: str) -> None:
     assert await locks.inspect("a") is None
 
 
+@ALL_KINDS
+@pytest.mark.parametrize("on_lost", [None, "log"])
+@pytest.mark.parametrize("how", ["released", "block has ended", "lost"])
+async def test_lease_that_is_no_longer_held_begins_no_block(
+    locks: aio.Locks, url: str, kind: str, on_lost: Any, how: str
+) -> None:
+    lease = await KINDS[kind](locks, on_lost=on_lost).acquire()
+    if how == "released":
+        await lease.release()
+    elif how == "block has ended":
+        async with lease:
+            pass
+    else:
+        broken(url)
+        await asyncio.wait_for(lease.lost.wait(), 30)
+    with pytest.raises(leasehold.LeaseLost, match="broken" if how == "lost" else "it was released"):
+        async with lease:
+            pytest.fail("the body ran")
+    with pytest.raises(LookupError):
+        aio.current()
+    assert marks() == 0
+
+
 async def test_close_in_the_block_is_finished_and_the_block_ends_with_lease_lost(url: str) -> None:
     locks = aio.connect(url)
     closed = []

@@ -18,7 +18,7 @@ from ..core.claim import RELEASED
 from ..core.lease import BaseLease, enter, leave, loss_in_block, own_state_of, raise_if_lost
 from ..core.state import BaseState
 from ..core.timing import Duration
-from ..errors import StoreError
+from ..errors import LeaseLost, StoreError
 from ..kinds import handover
 from .runner import TaskRegistry
 
@@ -85,8 +85,11 @@ class Lease(OfTasks, BaseLease):
 
     async def __aenter__(self) -> Self:
         enter(self)
-        if loss_in_block(self) is not None:  # lost already: the body must not begin
-            await self.__aexit__(None, None, None)
+        try:
+            self.check()
+        except LeaseLost as error:  # the body must not begin
+            await self.__aexit__(LeaseLost, error, None)
+            raise
         if self._state.spec.at_loss == "cancel" and (body := asyncio.current_task()) is not None:
             self._body, self._cancelling = body, body.cancelling()
         return self
