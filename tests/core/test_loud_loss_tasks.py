@@ -118,6 +118,35 @@ async def test_reraised_and_wrapped_cancellations_become_lease_lost(locks: aio.L
     assert marks() == 0
 
 
+@pytest.mark.parametrize("how", ["task group", "by hand"])
+async def test_cancellation_that_the_body_dealt_with_before_the_loss_does_not_win(
+    locks: aio.Locks, url: str, how: str
+) -> None:
+    """The task group of Python 3.11 and 3.12 leaves its own cancellation on the task."""
+
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise KeyError
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        async with locks.lock("a"):
+            try:
+                if how == "by hand":
+                    task.cancel()
+                    await for_ever()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+            except (asyncio.CancelledError, BaseExceptionGroup):
+                pass
+            broken(url)
+            await for_ever()
+
+    with pytest.raises(leasehold.LeaseLost, match="broken by an operator"):
+        await asyncio.create_task(work())
+
+
 async def test_body_that_swallows_the_cancellation_ends_with_lease_lost(locks: aio.Locks, url: str) -> None:
     with pytest.raises(leasehold.LeaseLost):  # noqa: PT012
         async with locks.lock("a"):
