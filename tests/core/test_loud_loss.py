@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from loud import ALL_KINDS, KINDS, broken, lose, lost_lines
 
 import leasehold
+from leasehold.testing.faults import install
 from leasehold.testing.handles import eventually
 
 
@@ -198,6 +200,23 @@ def test_lease_that_is_no_longer_held_begins_no_block(
     assert caught.value.__context__ is None
     with pytest.raises(LookupError):
         leasehold.current()
+
+
+@ALL_KINDS
+@pytest.mark.parametrize("on_lost", [None, "log"])
+def test_block_of_a_lost_lease_does_not_wait_for_a_store_that_hangs(
+    url: str, locks: leasehold.Locks, kind: str, on_lost: Any
+) -> None:
+    faults = install(locks)
+    with contextlib.suppress(leasehold.LeaseLost), KINDS[kind](locks, on_lost=on_lost, ttl=2) as lease:
+        faults.lose_request("*", noticed_after=30)
+        assert lease.lost.wait(30)
+        began = time.monotonic()
+    took = time.monotonic() - began
+    faults.mend()
+    assert took < 0.5
+    with leasehold.connect(url) as other:  # the keeper has released it
+        eventually(lambda: not list(other.leases()))
 
 
 def test_close_in_the_block_is_a_loss(url: str) -> None:

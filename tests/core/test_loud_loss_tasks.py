@@ -12,6 +12,7 @@ from loud import ALL_KINDS, KINDS, broken, for_ever, lost_lines, marks
 
 import leasehold
 from leasehold import aio
+from leasehold.testing.faults import install
 
 
 @pytest.fixture
@@ -292,7 +293,8 @@ async def test_lost_lease_begins_no_block(locks: aio.Locks, url: str) -> None:
     with pytest.raises(LookupError):
         aio.current()
     assert marks() == 0
-    assert await locks.inspect("a") is None
+    async with locks.lock("a", timeout=20):  # it was released
+        pass
 
 
 @ALL_KINDS
@@ -316,6 +318,23 @@ async def test_lease_that_is_no_longer_held_begins_no_block(
     with pytest.raises(LookupError):
         aio.current()
     assert marks() == 0
+
+
+@ALL_KINDS
+async def test_block_of_a_lost_lease_does_not_wait_for_a_store_that_hangs(locks: aio.Locks, url: str, kind: str) -> None:
+    faults, began = install(locks), 0.0
+    with pytest.raises(leasehold.LeaseLost):  # noqa: PT012
+        async with KINDS[kind](locks, ttl=2):
+            faults.lose_request("*", noticed_after=30)
+            try:
+                await for_ever()
+            finally:
+                began = time.monotonic()
+    took = time.monotonic() - began
+    faults.mend()
+    assert took < 0.5
+    async with asyncio.timeout(20), KINDS[kind](locks):  # the keeper has released it
+        pass
 
 
 async def test_close_in_the_block_is_finished_and_the_block_ends_with_lease_lost(url: str) -> None:

@@ -98,6 +98,10 @@ class BaseLease(LeaseContract, Handle):
         if state is not None and state.released_by is not DONE:
             release.drop_collected(self._core, state)
 
+    def _leave_to_keeper(self) -> None:
+        """The block of a lease that was lost ends: the keeper gives the lease back. The store may hang: do not wait."""
+        release.leave_lost(self._core, own_state_of(self))
+
     def _call(self, callbacks: list[Callable[..., object]]) -> None:
         """Call the callbacks with this lease."""
         raise NotImplementedError

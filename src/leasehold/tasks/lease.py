@@ -104,8 +104,10 @@ class Lease(OfTasks, BaseLease):
         try:
             if self._state.offered:
                 release.leave_to_heir(self._core, own_state_of(self))
-            else:
+            elif self.valid:
                 await self.release()
+            else:
+                self._leave_to_keeper()
         except StoreError:
             pass  # reported as an event and in the log; the keeper retries, and the lease expires at the latest
         if ours and isinstance(error, asyncio.CancelledError) and (lost := loss_in_block(self)) is not None:

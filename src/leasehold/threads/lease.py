@@ -94,8 +94,10 @@ class Lease(OfThreads, BaseLease):
         try:
             if self._state.offered:
                 release.leave_to_heir(self._core, own_state_of(self))
-            else:
+            elif self.valid:
                 self.release()
+            else:
+                self._leave_to_keeper()
         except StoreError:
             pass  # reported as an event and in the log; the keeper retries, and the lease expires at the latest
         raise_if_lost(self, error)
