@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,9 +110,54 @@ def test_error_of_a_check_in_the_body_is_not_told_twice(locks: leasehold.Locks, 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_interrupt_wins_over_a_loss(locks: leasehold.Locks, url: str, error: type[BaseException]) -> None:
-    with pytest.raises(error), locks.lock("a") as lease:  # noqa: PT012
+    with pytest.raises(error) as caught, locks.lock("a") as lease:  # noqa: PT012
         lose(url, lease)
         raise error
+    assert "lease 'a' is lost" in shown(caught.value)
+
+
+def shown(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def test_loss_of_each_nested_block_is_shown_once(locks: leasehold.Locks, url: str) -> None:
+    with pytest.raises(leasehold.LeaseLost, match="'b'") as caught, locks.lock("a") as outer, locks.lock("b") as inner:  # noqa: PT012
+        lose(url, outer)
+        lose(url, inner, "b")
+    text = shown(caught.value)
+    assert text.count("lease 'a' is lost") == text.count("lease 'b' is lost") == 1
+    with pytest.raises(KeyError) as caught_key, locks.lock("a") as outer, locks.lock("b") as inner:  # noqa: PT012
+        lose(url, outer)
+        lose(url, inner, "b")
+        try:
+            outer.check()
+        except leasehold.LeaseLost as error:
+            raise KeyError from error
+    text = shown(caught_key.value)
+    assert text.count("lease 'a' is lost") == text.count("lease 'b' is lost") == 1
+
+
+def test_loss_is_shown_where_the_body_has_hidden_what_its_error_came_from(locks: leasehold.Locks, url: str) -> None:
+    with pytest.raises(KeyError) as caught, locks.lock("a") as lease:  # noqa: PT012
+        lose(url, lease)
+        try:
+            raise ValueError
+        except ValueError:
+            raise KeyError from None
+    assert "lease 'a' is lost" in shown(caught.value)
+    assert "ValueError" not in shown(caught.value)
+
+
+def test_error_that_is_raised_again_and_again_gathers_few_losses(locks: leasehold.Locks, url: str) -> None:
+    again = KeyError()
+    for number in range(120):
+        with pytest.raises(KeyError), locks.lock(f"a{number}") as lease:  # noqa: PT012
+            lose(url, lease, f"a{number}")
+            raise again
+    length, first = 1, again.__context__
+    while first is not None:
+        length, first = length + 1, first.__context__
+    assert 2 <= length <= 100
 
 
 def test_error_of_the_body_without_a_loss_is_left_alone(locks: leasehold.Locks) -> None:

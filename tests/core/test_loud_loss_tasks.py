@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -254,13 +255,17 @@ async def test_lease_that_its_holder_gave_up_cancels_nobody(locks: aio.Locks, ur
 @pytest.mark.parametrize("how", ["two leases", "two entries"])
 async def test_nested_blocks_that_are_lost_together_end_once(locks: aio.Locks, url: str, how: str) -> None:
     outer, inner = (locks.lock("a"), locks.lock("b")) if how == "two leases" else (locks.rlock("a"),) * 2
-    with pytest.raises(leasehold.LeaseLost, match="'a'"):  # noqa: PT012
+    with pytest.raises(leasehold.LeaseLost, match="'a'") as caught:  # noqa: PT012
         async with outer, inner:
             broken(url)
             if how == "two leases":
                 broken(url, "b")
             await for_ever()
     assert marks() == 0
+    text = "".join(traceback.format_exception(caught.value))
+    if how == "two leases":
+        assert "lease 'b' is lost" in text
+    assert "lease 'a' is lost" in text
 
 
 async def test_inner_block_that_is_lost_leaves_the_outer_one(locks: aio.Locks, url: str) -> None:
