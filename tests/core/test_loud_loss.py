@@ -271,6 +271,17 @@ def test_close_in_the_block_is_a_loss(url: str) -> None:
         locks.close()
 
 
+def test_drain_in_the_block_warns_that_it_waits_for_the_block(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with leasehold.connect(url) as locks:
+        bare = locks.lock("bare").acquire()
+        with pytest.raises(leasehold.LeaseLost, match="drain"), locks.all_of("a", "b"):
+            assert locks.drain(0.1) == ["a", "b", "bare"]
+        assert not bare.valid
+    [line] = [each for each in caplog.records if getattr(each, "lease_event", "") == "drain_in_own_block"]
+    assert "own block of 'a', 'b'" in line.getMessage()
+    assert line.levelname == "WARNING"
+
+
 def test_bare_lease_raises_nothing_by_itself(locks: leasehold.Locks, url: str) -> None:
     lease = locks.lock("a").acquire()
     lose(url, lease)

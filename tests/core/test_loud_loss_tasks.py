@@ -326,7 +326,9 @@ async def test_lease_that_is_no_longer_held_begins_no_block(
 
 
 @ALL_KINDS
-async def test_block_of_a_lost_lease_does_not_wait_for_a_store_that_hangs(locks: aio.Locks, url: str, kind: str) -> None:
+async def test_block_of_a_lost_lease_does_not_wait_for_a_store_that_hangs(
+    locks: aio.Locks, url: str, kind: str
+) -> None:
     faults, began = install(locks), 0.0
     with pytest.raises(leasehold.LeaseLost):  # noqa: PT012
         async with KINDS[kind](locks, ttl=2):
@@ -351,6 +353,23 @@ async def test_close_in_the_block_is_finished_and_the_block_ends_with_lease_lost
             closed.append(1)
     assert closed
     assert marks() == 0
+
+
+async def test_drain_in_the_block_is_finished_and_the_block_ends_with_lease_lost(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    drained = []
+    async with aio.connect(url) as locks, aio.connect(url) as other:
+        bare = await locks.lock("bare").acquire()
+        with pytest.raises(leasehold.LeaseLost, match="drain"):  # noqa: PT012
+            async with locks.lock("a"):
+                drained.append(await locks.drain(0.3))
+                assert [info async for info in other.leases()] == []
+        assert not bare.valid
+    assert drained == [["a", "bare"]]
+    assert marks() == 0
+    [line] = [each for each in caplog.records if getattr(each, "lease_event", "") == "drain_in_own_block"]
+    assert "own block of 'a'" in line.getMessage()
 
 
 async def test_close_from_elsewhere_cancels_the_body(url: str) -> None:

@@ -144,8 +144,8 @@ class Lease(OfTasks, BaseLease):
         self._call(self._callbacks)
 
     def _cancel_body(self) -> None:
-        """Cancel the task that has entered the block, unless it is the one that closes the ``Locks``: that goes on, and
-        the block ends with LeaseLost."""
+        """Cancel the task that has entered the block, unless it is the one that closes or drains the ``Locks``: that
+        goes on, and the block ends with LeaseLost."""
         body, lost = self._body, loss_in_block(self)
         if body is not None and lost is not None and not self._cancelled and body not in self._core.closers:
             self._before, self._why = body.cancelling(), str(lost)
