@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import time
@@ -282,10 +283,16 @@ def test_drain_in_the_block_warns_that_it_waits_for_the_block(url: str, caplog: 
     assert line.levelname == "WARNING"
 
 
-def test_bare_lease_raises_nothing_by_itself(locks: leasehold.Locks, url: str) -> None:
+def test_bare_lease_raises_nothing_by_itself_and_its_loss_is_logged_once(
+    locks: leasehold.Locks, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     lease = locks.lock("a").acquire()
-    lose(url, lease)
+    with leasehold.connect(url) as operator:
+        assert operator.break_lease("a", force=True)
+    assert lease.lost.wait(30)
     assert not lease.release()
+    assert len(lost_lines(caplog)) == 1
+    assert [each.levelname for each in caplog.records if each.levelno >= logging.WARNING] == ["WARNING"]
 
 
 def test_generator_that_is_closed_early_ends_with_lease_lost(locks: leasehold.Locks, url: str) -> None:
