@@ -131,6 +131,9 @@ async def test_once_in_a_task_does_not_record_what_has_not_run(function: Callabl
         (generator, "generator only creates a generator: acquire inside"),
         (async_generator, "only creates an async generator: acquire inside"),
         *((each, "a lock decorates functions") for each in NEITHER),
+        (staticmethod(plain), r"put @locks\.lock\(…\) below @staticmethod"),
+        (classmethod(plain), r"put @locks\.lock\(…\) below @classmethod"),
+        (int, "a lock decorates functions, not classes: decorate the methods of int"),
     ],
 )
 def test_lock_does_not_decorate_what_would_run_without_it(function: Any, says: str) -> None:
@@ -145,6 +148,9 @@ def test_lock_does_not_decorate_what_would_run_without_it(function: Any, says: s
         (generator, "only creates a generator: acquire inside it, with `async with"),
         (async_generator, "only creates an async generator: acquire inside"),
         *((each, "a lock decorates functions") for each in NEITHER),
+        (staticmethod(plain), r"put @locks\.lock\(…\) below @staticmethod"),
+        (classmethod(plain), r"put @locks\.lock\(…\) below @classmethod"),
+        (int, "a lock decorates functions, not classes: decorate the methods of int"),
     ],
 )
 async def test_lock_of_tasks_does_not_decorate_what_would_run_without_it(function: Any, says: str) -> None:

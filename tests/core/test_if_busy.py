@@ -185,6 +185,22 @@ def test_loss_is_loud_in_a_call_that_would_have_been_skipped(url: str, other: le
             work()
 
 
+@pytest.mark.parametrize("timeout", [False, "", []])
+def test_timeout_of_a_lock_that_does_not_wait_is_checked(url: str, timeout: Any) -> None:
+    with leasehold.connect(url) as locks, pytest.raises((TypeError, ValueError), match=r"timeout"):
+        locks.lock("a", if_busy="skip", timeout=timeout)
+
+
+async def test_try_acquire_does_not_wait_for_ever(url: str) -> None:
+    with leasehold.connect(url) as locks:
+        for lock in (locks.lock("a"), locks.all_of("a", "b"), locks.lock("a", if_busy="skip")):
+            with pytest.raises(TypeError, match=r"use acquire\(\)"):
+                lock.try_acquire(None)  # type: ignore[arg-type]
+    async with aio.connect(url) as tasks:
+        with pytest.raises(TypeError, match=r"use acquire\(\)"):
+            await tasks.lock("a").try_acquire(None)  # type: ignore[arg-type]
+
+
 def test_if_busy_is_checked_and_belongs_to_locks(url: str) -> None:
     with leasehold.connect(url) as locks:
         with pytest.raises(ValueError, match="if_busy must be"):

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import re
+import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 from loud import ALL_KINDS, KINDS, broken, lose, lost_lines
 
 import leasehold
+from leasehold.testing.faults import install
 from leasehold.testing.handles import eventually
 
 
@@ -106,9 +111,54 @@ def test_error_of_a_check_in_the_body_is_not_told_twice(locks: leasehold.Locks, 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_interrupt_wins_over_a_loss(locks: leasehold.Locks, url: str, error: type[BaseException]) -> None:
-    with pytest.raises(error), locks.lock("a") as lease:  # noqa: PT012
+    with pytest.raises(error) as caught, locks.lock("a") as lease:  # noqa: PT012
         lose(url, lease)
         raise error
+    assert "lease 'a' is lost" in shown(caught.value)
+
+
+def shown(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def test_loss_of_each_nested_block_is_shown_once(locks: leasehold.Locks, url: str) -> None:
+    with pytest.raises(leasehold.LeaseLost, match="'b'") as caught, locks.lock("a") as outer, locks.lock("b") as inner:  # noqa: PT012
+        lose(url, outer)
+        lose(url, inner, "b")
+    text = shown(caught.value)
+    assert text.count("lease 'a' is lost") == text.count("lease 'b' is lost") == 1
+    with pytest.raises(KeyError) as caught_key, locks.lock("a") as outer, locks.lock("b") as inner:  # noqa: PT012
+        lose(url, outer)
+        lose(url, inner, "b")
+        try:
+            outer.check()
+        except leasehold.LeaseLost as error:
+            raise KeyError from error
+    text = shown(caught_key.value)
+    assert text.count("lease 'a' is lost") == text.count("lease 'b' is lost") == 1
+
+
+def test_loss_is_shown_where_the_body_has_hidden_what_its_error_came_from(locks: leasehold.Locks, url: str) -> None:
+    with pytest.raises(KeyError) as caught, locks.lock("a") as lease:  # noqa: PT012
+        lose(url, lease)
+        try:
+            raise ValueError
+        except ValueError:
+            raise KeyError from None
+    assert "lease 'a' is lost" in shown(caught.value)
+    assert "ValueError" not in shown(caught.value)
+
+
+def test_error_that_is_raised_again_and_again_gathers_few_losses(locks: leasehold.Locks, url: str) -> None:
+    again = KeyError()
+    for number in range(120):
+        with pytest.raises(KeyError), locks.lock(f"a{number}") as lease:  # noqa: PT012
+            lose(url, lease, f"a{number}")
+            raise again
+    length, first = 1, again.__context__
+    while first is not None:
+        length, first = length + 1, first.__context__
+    assert 2 <= length <= 100
 
 
 def test_error_of_the_body_without_a_loss_is_left_alone(locks: leasehold.Locks) -> None:
@@ -170,16 +220,79 @@ def test_lost_lease_begins_no_block(locks: leasehold.Locks, url: str) -> None:
         pass
 
 
+@ALL_KINDS
+@pytest.mark.parametrize("on_lost", [None, "log"])
+@pytest.mark.parametrize("how", ["released", "block has ended", "lost", "expired", "offered"])
+def test_lease_that_is_no_longer_held_begins_no_block(
+    locks: leasehold.Locks, url: str, kind: str, on_lost: Any, how: str
+) -> None:
+    if how == "offered" and kind in ("all_of", "rlock"):
+        return  # they are never offered
+    ttl = {"ttl": 0.2, "renew": False} if how == "expired" else {}
+    lease = KINDS[kind](locks, on_lost=on_lost, **ttl).acquire()
+    if how == "released":
+        lease.release()
+    elif how == "block has ended":
+        with lease:
+            pass
+    elif how == "offered":
+        lease.transfer()
+    elif how == "lost":
+        lose(url, lease)
+    else:
+        assert lease.lost.wait(30)
+    reason = "it was released" if how in ("released", "block has ended") else str(lease.lost_reason)
+    with pytest.raises(leasehold.LeaseLost, match=re.escape(reason)) as caught, lease:
+        pytest.fail("the body ran")
+    assert caught.value.__context__ is None
+    with pytest.raises(LookupError):
+        leasehold.current()
+
+
+@ALL_KINDS
+@pytest.mark.parametrize("on_lost", [None, "log"])
+def test_block_of_a_lost_lease_does_not_wait_for_a_store_that_hangs(
+    url: str, locks: leasehold.Locks, kind: str, on_lost: Any
+) -> None:
+    faults = install(locks)
+    with contextlib.suppress(leasehold.LeaseLost), KINDS[kind](locks, on_lost=on_lost, ttl=2) as lease:
+        faults.lose_request("*", noticed_after=30)
+        assert lease.lost.wait(30)
+        began = time.monotonic()
+    took = time.monotonic() - began
+    faults.mend()
+    assert took < 0.5
+    with leasehold.connect(url) as other:  # the keeper has released it
+        eventually(lambda: not list(other.leases()))
+
+
 def test_close_in_the_block_is_a_loss(url: str) -> None:
     locks = leasehold.connect(url)
     with pytest.raises(leasehold.LeaseLost, match="closed"), locks.lock("a"):
         locks.close()
 
 
-def test_bare_lease_raises_nothing_by_itself(locks: leasehold.Locks, url: str) -> None:
+def test_drain_in_the_block_warns_that_it_waits_for_the_block(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with leasehold.connect(url) as locks:
+        bare = locks.lock("bare").acquire()
+        with pytest.raises(leasehold.LeaseLost, match="drain"), locks.all_of("a", "b"):
+            assert locks.drain(0.1) == ["a", "b", "bare"]
+        assert not bare.valid
+    [line] = [each for each in caplog.records if getattr(each, "lease_event", "") == "drain_in_own_block"]
+    assert "own block of 'a', 'b'" in line.getMessage()
+    assert line.levelname == "WARNING"
+
+
+def test_bare_lease_raises_nothing_by_itself_and_its_loss_is_logged_once(
+    locks: leasehold.Locks, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     lease = locks.lock("a").acquire()
-    lose(url, lease)
+    with leasehold.connect(url) as operator:
+        assert operator.break_lease("a", force=True)
+    assert lease.lost.wait(30)
     assert not lease.release()
+    assert len(lost_lines(caplog)) == 1
+    assert [each.levelname for each in caplog.records if each.levelno >= logging.WARNING] == ["WARNING"]
 
 
 def test_generator_that_is_closed_early_ends_with_lease_lost(locks: leasehold.Locks, url: str) -> None:

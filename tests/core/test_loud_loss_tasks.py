@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from loud import ALL_KINDS, KINDS, broken, for_ever, lost_lines, marks
 
 import leasehold
 from leasehold import aio
+from leasehold.testing.faults import install
 
 
 @pytest.fixture
@@ -116,6 +118,35 @@ async def test_reraised_and_wrapped_cancellations_become_lease_lost(locks: aio.L
             except asyncio.CancelledError as error:
                 raise asyncio.CancelledError("another one") from error
     assert marks() == 0
+
+
+@pytest.mark.parametrize("how", ["task group", "by hand"])
+async def test_cancellation_that_the_body_dealt_with_before_the_loss_does_not_win(
+    locks: aio.Locks, url: str, how: str
+) -> None:
+    """The task group of Python 3.11 and 3.12 leaves its own cancellation on the task."""
+
+    async def fail() -> None:
+        await asyncio.sleep(0.01)
+        raise KeyError
+
+    async def work() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        async with locks.lock("a"):
+            try:
+                if how == "by hand":
+                    task.cancel()
+                    await for_ever()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(fail())
+            except (asyncio.CancelledError, BaseExceptionGroup):
+                pass
+            broken(url)
+            await for_ever()
+
+    with pytest.raises(leasehold.LeaseLost, match="broken by an operator"):
+        await asyncio.create_task(work())
 
 
 async def test_body_that_swallows_the_cancellation_ends_with_lease_lost(locks: aio.Locks, url: str) -> None:
@@ -224,13 +255,17 @@ async def test_lease_that_its_holder_gave_up_cancels_nobody(locks: aio.Locks, ur
 @pytest.mark.parametrize("how", ["two leases", "two entries"])
 async def test_nested_blocks_that_are_lost_together_end_once(locks: aio.Locks, url: str, how: str) -> None:
     outer, inner = (locks.lock("a"), locks.lock("b")) if how == "two leases" else (locks.rlock("a"),) * 2
-    with pytest.raises(leasehold.LeaseLost, match="'a'"):  # noqa: PT012
+    with pytest.raises(leasehold.LeaseLost, match="'a'") as caught:  # noqa: PT012
         async with outer, inner:
             broken(url)
             if how == "two leases":
                 broken(url, "b")
             await for_ever()
     assert marks() == 0
+    text = "".join(traceback.format_exception(caught.value))
+    if how == "two leases":
+        assert "lease 'b' is lost" in text
+    assert "lease 'a' is lost" in text
 
 
 async def test_inner_block_that_is_lost_leaves_the_outer_one(locks: aio.Locks, url: str) -> None:
@@ -263,7 +298,50 @@ async def test_lost_lease_begins_no_block(locks: aio.Locks, url: str) -> None:
     with pytest.raises(LookupError):
         aio.current()
     assert marks() == 0
-    assert await locks.inspect("a") is None
+    async with locks.lock("a", timeout=20):  # it was released
+        pass
+
+
+@ALL_KINDS
+@pytest.mark.parametrize("on_lost", [None, "log"])
+@pytest.mark.parametrize("how", ["released", "block has ended", "lost"])
+async def test_lease_that_is_no_longer_held_begins_no_block(
+    locks: aio.Locks, url: str, kind: str, on_lost: Any, how: str
+) -> None:
+    lease = await KINDS[kind](locks, on_lost=on_lost).acquire()
+    if how == "released":
+        await lease.release()
+    elif how == "block has ended":
+        async with lease:
+            pass
+    else:
+        broken(url)
+        await asyncio.wait_for(lease.lost.wait(), 30)
+    with pytest.raises(leasehold.LeaseLost, match="broken" if how == "lost" else "it was released"):
+        async with lease:
+            pytest.fail("the body ran")
+    with pytest.raises(LookupError):
+        aio.current()
+    assert marks() == 0
+
+
+@ALL_KINDS
+async def test_block_of_a_lost_lease_does_not_wait_for_a_store_that_hangs(
+    locks: aio.Locks, url: str, kind: str
+) -> None:
+    faults, began = install(locks), 0.0
+    with pytest.raises(leasehold.LeaseLost):  # noqa: PT012
+        async with KINDS[kind](locks, ttl=2):
+            faults.lose_request("*", noticed_after=30)
+            try:
+                await for_ever()
+            finally:
+                began = time.monotonic()
+    took = time.monotonic() - began
+    faults.mend()
+    assert took < 0.5
+    async with asyncio.timeout(20), KINDS[kind](locks):  # the keeper has released it
+        pass
 
 
 async def test_close_in_the_block_is_finished_and_the_block_ends_with_lease_lost(url: str) -> None:
@@ -275,6 +353,23 @@ async def test_close_in_the_block_is_finished_and_the_block_ends_with_lease_lost
             closed.append(1)
     assert closed
     assert marks() == 0
+
+
+async def test_drain_in_the_block_is_finished_and_the_block_ends_with_lease_lost(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    drained = []
+    async with aio.connect(url) as locks, aio.connect(url) as other:
+        bare = await locks.lock("bare").acquire()
+        with pytest.raises(leasehold.LeaseLost, match="drain"):  # noqa: PT012
+            async with locks.lock("a"):
+                drained.append(await locks.drain(0.3))
+                assert [info async for info in other.leases()] == []
+        assert not bare.valid
+    assert drained == [["a", "bare"]]
+    assert marks() == 0
+    [line] = [each for each in caplog.records if getattr(each, "lease_event", "") == "drain_in_own_block"]
+    assert "own block of 'a'" in line.getMessage()
 
 
 async def test_close_from_elsewhere_cancels_the_body(url: str) -> None:

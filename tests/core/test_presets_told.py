@@ -22,4 +22,4 @@ def test_first_lock_of_a_kind_with_a_preset_logs_its_timing(caplog: pytest.LogCa
         "kind 'node'",
     ]
     assert lines[0].endswith("ttl 300 s, renewed every 180 s")
-    assert lines[2].endswith("ttl 10 s, renewed every 6 s")
+    assert lines[2].endswith("ttl 120 s, renewed every 72 s")

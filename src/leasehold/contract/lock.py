@@ -126,8 +126,8 @@ class SkippingLockContract:
         """Return the lease, or None while another holder has the name: as :meth:`Lock.try_acquire`.
 
         Args:
-            timeout: seconds to wait. Default: 0.
-            cancel: an event that ends the wait (threads only). Default: None.
+            timeout: how long to wait, as a duration. Default: 0.
+            cancel: threads only: as for :meth:`Lock.acquire`. Default: None.
         """
         raise NotImplementedError
 

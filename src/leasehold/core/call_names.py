@@ -21,6 +21,8 @@ CallNames: TypeAlias = Callable[[Args, Kwargs], list[str]]
 
 _FIELD = re.compile(r"([^\W\d]\w*)((?:\.[^\W\d]\w*|\[[^][]+\])*)")
 _STEP = re.compile(r"\.(\w+)|\[(.+?)\]")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
+"""In the text of an object that has none of its own: it differs in each process."""
 
 
 def call_names(function: Callable[..., object], specs: Sequence[Spec]) -> CallNames | None:
@@ -111,17 +113,20 @@ class Template:
         try:
             for attribute, item in field.steps:
                 value = getattr(value, attribute) if attribute else value[int(item) if item.isdecimal() else item]
-            if _has_no_text(value):
+            if _is_routine(value):
+                raise TypeError(
+                    f"{checks.called(value)} is not called by a template; call it in a function for the name"
+                )
+            converted = value if field.conversion is None else self._format.convert_field(value, field.conversion)
+            text = format(converted, field.format_spec)
+            if not isinstance(value, str) and _ADDRESS.search(text):
                 raise TypeError(f"a {type(value).__name__} has no text of its own; use one of its attributes")
-            if field.conversion is not None:
-                value = self._format.convert_field(value, field.conversion)
-            text = format(value, field.format_spec)
         except Exception as error:
             raise ValueError(f"{what} cannot be read in this call of {self._function}: {error}") from error
         return checks.text(text, what, checks.MAX_NAME, shortest=0)
 
 
-def _has_no_text(value: object) -> bool:
-    """Whether ``str(value)`` shows no more than the address, which differs in each process."""
-    kind = type(value)
-    return (kind.__str__, kind.__repr__, kind.__format__) == (object.__str__, object.__repr__, object.__format__)
+def _is_routine(value: object) -> bool:
+    import inspect
+
+    return inspect.isroutine(value)

@@ -102,6 +102,10 @@ def callback(value: object, what: str, tasks: bool) -> None:
 
 def decorated(function: object, tasks: bool) -> None:
     """Raise TypeError unless each call runs the function from start to end, so that a lock can be held around it."""
+    if isinstance(function, (classmethod, staticmethod)):
+        raise TypeError(f"put @locks.lock(…) below @{type(function).__name__}")
+    if isinstance(function, type):
+        raise TypeError(f"a lock decorates functions, not classes: decorate the methods of {called(function)}")
     if not callable(function):
         raise TypeError(f"a lock decorates functions, not {type(function).__name__}: write @locks.lock(name)")
     kind, name = deferred(function), called(function)
@@ -131,9 +135,17 @@ def has_run(result: object, what: str, *, tasks: bool = False, generators: bool 
 def only_skips(name: str) -> TypeError:
     """The error of a block, or of ``acquire``, on a lock with if_busy="skip": neither can leave its body out."""
     return TypeError(
-        f'lock {name!r} has if_busy="skip", which skips decorated calls: for a block use try_acquire(), '
-        "which returns None if the name is busy"
+        f'lock {name!r} has if_busy="skip", which is for decorated calls. A block cannot be skipped: use '
+        "try_acquire(), which returns None if the name is busy"
     )
+
+
+def patient(timeout: object) -> None:
+    """Raise TypeError for the timeout of ``try_acquire`` that looks like the default of ``acquire``."""
+    if timeout is None:
+        raise TypeError(
+            "the timeout of try_acquire() must be a duration, not None: to wait as long as it takes, use acquire()"
+        )
 
 
 def called(function: object) -> str:

@@ -6,7 +6,7 @@ from . import timing
 from .claim import DRAINED, RELEASED
 from .effects import Effects, Wait
 from .keeper import end_all
-from .lease import own_state_of
+from .lease import blocks_of, own_state_of
 from .log import ERROR, INFO, WARNING, log
 from .registry import Registry
 from .state import LeaseState
@@ -40,6 +40,9 @@ def drain(core: Registry, grace: timing.Duration) -> Effects[list[str]]:
     begin(core)
     names = _names(_work(core))
     log(INFO, "drain begins, no new leases; %s", _told(names, "held"), event="drain", names=names)
+    if own := _own_blocks(core):
+        text = "drain was called inside the caller's own block of %s: it waits for that until its grace is over"
+        log(WARNING, text, ", ".join(map(repr, own)), event="drain_in_own_block", names=own)
     quiet = 0
     while core.now() < started + grace and not core.hurried and quiet < 2:
         # Checked twice: a lease may be moving from one of these to the next during the first check.
@@ -72,6 +75,13 @@ def drain(core: Registry, grace: timing.Duration) -> Effects[list[str]]:
 def _work(core: Registry) -> list[LeaseState]:
     """The leases to wait for: all but memberships of groups."""
     return [state for state in core.held() if state.claim.attempt not in core.standing]
+
+
+def _own_blocks(core: Registry) -> list[str]:
+    """The names of the leases whose blocks the calling thread or task is in."""
+    return _names(
+        [state for registry, parts in blocks_of(core.me()) if registry is core for state in parts if not state.end]
+    )
 
 
 def _names(states: list[LeaseState]) -> list[str]:

@@ -17,6 +17,9 @@ from .state import DONE, BaseState, Handle, LeaseState
 K = TypeVar("K")
 L = TypeVar("L", bound="BaseLease")
 
+LONGEST = 100
+"""The longest chain of errors to which a loss is added: an error that is raised again and again gathers them."""
+
 
 class BaseLease(LeaseContract, Handle):
     """A handle on one lease. Everything here is computed from the clock and needs neither I/O nor threads."""
@@ -97,6 +100,10 @@ class BaseLease(LeaseContract, Handle):
         state = getattr(self, "_state", None)
         if state is not None and state.released_by is not DONE:
             release.drop_collected(self._core, state)
+
+    def _leave_to_keeper(self) -> None:
+        """The block of a lease that was lost ends: the keeper gives the lease back. The store may hang: do not wait."""
+        release.leave_lost(self._core, own_state_of(self))
 
     def _call(self, callbacks: list[Callable[..., object]]) -> None:
         """Call the callbacks with this lease."""
@@ -200,19 +207,29 @@ def loss_in_block(lease: BaseLease) -> LeaseLost | None:
 def raise_if_lost(lease: BaseLease, error: BaseException | None) -> None:
     """The lease's block has ended, with ``error`` if its body raised one: raise LeaseLost if the lease was lost in it.
 
-    An error of the body's own comes out as it is, with the loss as its context."""
+    An error of the body's own comes out as it is, with the loss as its context; if a traceback would not show that
+    context, with a note, too."""
     lost = loss_in_block(lease)
     if lost is None:
         return
     if error is None or isinstance(error, GeneratorExit):  # a generator that is closed early ends its block normally
         raise lost
-    if isinstance(error, Exception) and not isinstance(error, LeaseLost):
-        first: BaseException = error
-        seen = {id(first)}
-        while (before := first.__cause__ or first.__context__) is not None and id(before) not in seen:
-            first = before
-            seen.add(id(first))
-        first.__context__ = lost
+    chain = _chain_of(error)
+    if len(chain) == LONGEST or any(isinstance(each, LeaseLost) and each.args == lost.args for each in chain):
+        return
+    chain[-1].__context__ = lost
+    if any(each.__suppress_context__ and each.__cause__ is None for each in chain):  # raise … from None
+        error.add_note(str(lost))
+
+
+def _chain_of(error: BaseException) -> list[BaseException]:
+    """The error and what it came from, up to LONGEST errors."""
+    chain: list[BaseException] = []
+    before: BaseException | None = error
+    while before is not None and len(chain) < LONGEST and not any(before is each for each in chain):
+        chain.append(before)
+        before = before.__cause__ or before.__context__
+    return chain
 
 
 def pop_block(blocks: dict[K, list[L]], me: K, name: str) -> L:

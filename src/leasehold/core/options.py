@@ -172,7 +172,8 @@ def make_spec(
     merged = _merged(defaults, kinds.get(kind), options)
     timeout, poll, backoff = merged.pop("timeout"), merged.pop("poll"), merged.pop("backoff")
     if if_busy != "wait":
-        timeout = options.get("timeout") or 0  # connect's timeout is for locks that wait
+        timeout = options.get("timeout")  # connect's timeout is for locks that wait
+        timeout = 0 if timeout is None else timeout
     return Spec(
         name=name,
         kind=kind,

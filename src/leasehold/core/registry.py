@@ -131,7 +131,9 @@ class Registry:
     def spec(self, name: LockName, **options: Any) -> Spec:
         """The spec of a lock. A callable ``name`` makes the names of decorated calls."""
         if callable(name):
-            checks.callback(name, "a lease's name", tasks=False)
+            checks.callback(name, "a lease's name", tasks=True)
+            if checks.deferred(name) is not None:
+                raise TypeError(f"the function for a lock's name must not be async: {checks.called(name)}")
             return self._spec(self.defaults, checks.called(name), **options)._replace(name_of=name)
         return self._spec(self.defaults, name, **options)
 
@@ -154,7 +156,8 @@ class Registry:
         if spec.kind in self.kinds and spec.kind not in self.presets_told:
             self.presets_told.add(spec.kind)
             text = "kind %r is a preset of timing: ttl %g s, renewed every %.3g s"
-            log(INFO, text, spec.kind, spec.timing.ttl, spec.timing.renew_every, event="preset", kind=spec.kind)
+            preset = self.kinds[spec.kind]
+            log(INFO, text, spec.kind, preset.ttl, preset.renew_every, event="preset", kind=spec.kind)
         return spec
 
     def kind_spec(self, name: str, kind: str, options: Mapping[str, Any], **more: Any) -> Spec:
@@ -484,8 +487,11 @@ class Registry:
 
 def in_order(specs: Sequence[Spec]) -> list[Spec]:
     """The specs of several names, sorted: all callers take them in the same order, so none waits in a circle."""
-    if len({spec.name_of or spec.name for spec in specs}) < len(specs):
-        raise ValueError("all_of was given the same name twice")
+    seen = set()
+    for spec in specs:
+        if (name := spec.name_of or spec.name) in seen:
+            raise ValueError(f"all_of was given the same name twice: {spec.name!r}")
+        seen.add(name)
     return sorted(specs, key=lambda spec: spec.name)
 
 

@@ -9,7 +9,7 @@ from ..errors import StoreError, StoreUnavailable
 from . import timing
 from .claim import RELEASED, Unsettled
 from .effects import Effects, Run
-from .log import WARNING, log
+from .log import DEBUG, WARNING, log
 from .options import Spec
 from .protocol import SECOND, Ask
 from .registry import Registry
@@ -66,7 +66,8 @@ def _answered(core: Registry, state: LeaseState, given: bool) -> None:
     else:
         reason = "this lease no longer holds it"
         fields: dict[str, Any] = {"name": claim.name, "token": claim.token, "owner": core.owner, "reason": reason}
-        log(WARNING, "%r was not released: %s", claim.name, reason, event="release_refused", **fields)
+        level = WARNING if state.end == RELEASED else DEBUG  # the loss has been logged
+        log(level, "%r was not released: %s", claim.name, reason, event="release_refused", **fields)
 
 
 def _failed(core: Registry, state: LeaseState, error: BaseException) -> None:
@@ -91,6 +92,18 @@ def end_block(core: Registry, state: LeaseState) -> None:
         core.end(state, RELEASED)  # unless it has ended before
     elif (reason := state.lost_reason(now)) is not None:
         core.lose(state, reason)
+
+
+def report_expiry(core: Registry, state: LeaseState) -> None:
+    """If the lease's deadline has passed, and the timer has not ended it yet, end it as lost."""
+    if state.end is None and core.now() >= state.deadline:
+        end_block(core, state)
+
+
+def leave_lost(core: Registry, state: LeaseState) -> None:
+    """The block of a lease that was lost ends: have the keeper release it."""
+    report_expiry(core, state)
+    drop(core, state)
 
 
 def leave_to_heir(core: Registry, state: LeaseState) -> None:

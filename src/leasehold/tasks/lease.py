@@ -18,7 +18,7 @@ from ..core.claim import RELEASED
 from ..core.lease import BaseLease, enter, leave, loss_in_block, own_state_of, raise_if_lost
 from ..core.state import BaseState
 from ..core.timing import Duration
-from ..errors import StoreError
+from ..errors import LeaseLost, StoreError
 from ..kinds import handover
 from .runner import TaskRegistry
 
@@ -36,7 +36,7 @@ class Lease(OfTasks, BaseLease):
             print(lease.token, lease.remaining)
     """
 
-    __slots__ = ("_body", "_cancelled", "_cancelling")
+    __slots__ = ("_before", "_body", "_cancelled", "_cancelling", "_why")
     _core: TaskRegistry
 
     def __init__(self, core: TaskRegistry, state: BaseState) -> None:
@@ -44,6 +44,8 @@ class Lease(OfTasks, BaseLease):
         self._body: asyncio.Task[Any] | None = None
         self._cancelling = 0
         self._cancelled = False
+        self._before = 0
+        self._why = ""
 
     @property
     def lost(self) -> asyncio.Event:
@@ -85,8 +87,11 @@ class Lease(OfTasks, BaseLease):
 
     async def __aenter__(self) -> Self:
         enter(self)
-        if loss_in_block(self) is not None:  # lost already: the body must not begin
-            await self.__aexit__(None, None, None)
+        try:
+            self.check()
+        except LeaseLost as error:  # the body must not begin
+            await self.__aexit__(LeaseLost, error, None)
+            raise
         if self._state.spec.at_loss == "cancel" and (body := asyncio.current_task()) is not None:
             self._body, self._cancelling = body, body.cancelling()
         return self
@@ -95,27 +100,35 @@ class Lease(OfTasks, BaseLease):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         leave(self)
-        ours = self._end_cancellation()
+        ours = self._end_cancellation(error)
         try:
             if self._state.offered:
                 release.leave_to_heir(self._core, own_state_of(self))
-            else:
+            elif self.valid:
                 await self.release()
+            else:
+                self._leave_to_keeper()
         except StoreError:
             pass  # reported as an event and in the log; the keeper retries, and the lease expires at the latest
         if ours and isinstance(error, asyncio.CancelledError) and (lost := loss_in_block(self)) is not None:
             raise lost from error
         raise_if_lost(self, error)
 
-    def _end_cancellation(self) -> bool:
+    def _end_cancellation(self, error: BaseException | None) -> bool:
         """No loss cancels the body from now on. Takes back a cancellation that one did; True if it was the only one.
 
         As in asyncio.timeout: if somebody else has cancelled the task too, that cancellation wins. A block that ends in
-        another task than it began in has nothing to take back: the cancellation was that task's."""
+        another task than it began in has nothing to take back: the cancellation was that task's.
+
+        A cancellation that the body had dealt with before the loss does not win: the task group of Python 3.11 and 3.12
+        leaves its own one on the task. The ``error`` that ends the body shows which it was."""
         body, self._body = self._body, None
         if body is None or not self._cancelled or body is not asyncio.current_task():
             return False
-        return body.cancelling() <= self._cancelling or body.uncancel() <= self._cancelling
+        if body.cancelling() <= self._cancelling:
+            return True
+        left = body.uncancel()
+        return left <= self._cancelling or (left <= self._before and error is not None and error.args == (self._why,))
 
     def _announce(self) -> None:
         self._core.in_loop(self._announce_in_loop)
@@ -131,11 +144,12 @@ class Lease(OfTasks, BaseLease):
         self._call(self._callbacks)
 
     def _cancel_body(self) -> None:
-        """Cancel the task that has entered the block, unless it is the one that closes the ``Locks``: that goes on, and
-        the block ends with LeaseLost."""
+        """Cancel the task that has entered the block, unless it is the one that closes or drains the ``Locks``: that
+        goes on, and the block ends with LeaseLost."""
         body, lost = self._body, loss_in_block(self)
         if body is not None and lost is not None and not self._cancelled and body not in self._core.closers:
-            self._cancelled = body.cancel(str(lost))
+            self._before, self._why = body.cancelling(), str(lost)
+            self._cancelled = body.cancel(self._why)
 
     def _call(self, callbacks: list[Callable[..., object]]) -> None:
         for callback in callbacks:

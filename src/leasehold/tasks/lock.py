@@ -75,6 +75,7 @@ class Lock(OfTasks, LockContract):
 
     @explained
     def try_acquire(self, timeout: Duration = 0) -> Coroutine[Any, Any, Lease | None]:
+        checks.patient(timeout)
         return self._take_or_skip(self._take(timeout), None)
 
     async def _take_or_skip(self, taking: Coroutine[Any, Any, Lease], skipped: str | None) -> Lease | None:

@@ -10,7 +10,6 @@ from typing import Any, Literal, Unpack, overload
 from ..contract.habits import OfTasks, explained
 from ..contract.locks import LocksContract
 from ..core import checks, listing
-from ..core.drain import drain
 from ..core.options import Backoff, ConnectOptions, IfBusy, KindOptions, LockName, OnUnavailable
 from ..core.protocol import Holding
 from ..core.timing import Duration, Preset, PresetFields
@@ -253,7 +252,7 @@ class Locks(OfTasks, LocksContract):
         self._core.listeners.append(callback)
 
     async def drain(self, grace: Duration = 300) -> list[str]:
-        return await self._core.drive(drain(self._core, grace))
+        return await self._core.drain(grace)
 
     def drain_on_signals(self, grace: Duration = 300) -> None:
         from ..runtime.signals import TaskDrain, add

@@ -7,11 +7,13 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
 from ..core import acquire, keeper, release, timing
+from ..core.drain import drain
 from ..core.effects import Effects, Listen, Run, Wait
 from ..core.lease import BaseLease
 from ..core.log import ERROR, WARNING, log
@@ -70,7 +72,7 @@ class TaskRegistry(Registry):
         self.loop_thread = 0
         self.bell: TaskBell | None = None
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.closers: set[asyncio.Task[Any]] = set()  # tasks and callbacks that wait for ``close``
+        self.closers: set[asyncio.Task[Any]] = set()  # tasks and callbacks that wait for ``close`` or ``drain``
         self.queues: dict[int, ListenerQueue] = {}  # by the id of the listener
         self.closing: asyncio.Future[None] | None = None
 
@@ -274,10 +276,20 @@ class TaskRegistry(Registry):
 
     async def close(self, limit: float = timing.CALL_LIMIT) -> None:
         self.bind()
+        with self._uncancelled():
+            await asyncio.shield(self._begin_close(limit))  # a caller that is cancelled does not stop it
+
+    async def drain(self, grace: timing.Duration) -> list[str]:
+        with self._uncancelled():
+            return await self.drive(drain(self, grace))
+
+    @contextmanager
+    def _uncancelled(self) -> Iterator[None]:
+        """The calling task ends its own leases: their loss does not cancel it, and ``close`` does not wait for it."""
         closers = {task for task in (_callback.get(), asyncio.current_task()) if task is not None} - self.closers
         self.closers |= closers
         try:
-            await asyncio.shield(self._begin_close(limit))  # a caller that is cancelled does not stop it
+            yield
         finally:
             self.closers -= closers
 

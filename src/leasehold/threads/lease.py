@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from ..contract.habits import OfThreads
 from ..core import clock, keeper, release
-from ..core.lease import BaseLease, enter, leave, loss_in_block, own_state_of, raise_if_lost
+from ..core.lease import BaseLease, enter, leave, own_state_of, raise_if_lost
 from ..core.log import ERROR, log
 from ..core.timing import Duration
-from ..errors import StoreError
+from ..errors import LeaseLost, StoreError
 from ..kinds import handover
 from ..runtime.thread_start import aside
 from ..runtime.timer import NAP
@@ -80,8 +80,11 @@ class Lease(OfThreads, BaseLease):
 
     def __enter__(self) -> Self:
         enter(self)
-        if loss_in_block(self) is not None:  # lost already: the body must not begin
-            self.__exit__(None, None, None)
+        try:
+            self.check()
+        except LeaseLost as error:  # the body must not begin
+            self.__exit__(LeaseLost, error, None)
+            raise
         return self
 
     def __exit__(
@@ -91,8 +94,10 @@ class Lease(OfThreads, BaseLease):
         try:
             if self._state.offered:
                 release.leave_to_heir(self._core, own_state_of(self))
-            else:
+            elif self.valid:
                 self.release()
+            else:
+                self._leave_to_keeper()
         except StoreError:
             pass  # reported as an event and in the log; the keeper retries, and the lease expires at the latest
         raise_if_lost(self, error)

@@ -65,6 +65,7 @@ class Lock(OfThreads, LockContract):
 
     @explained
     def try_acquire(self, timeout: Duration = 0, *, cancel: threading.Event | None = None) -> Lease | None:
+        checks.patient(timeout)
         return self._take_or_skip(timeout, None, cancel)
 
     def _take_or_skip(

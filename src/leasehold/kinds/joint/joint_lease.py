@@ -12,7 +12,7 @@ from ...core.claim import OFFERED, RELEASED, TAKEN, Claim
 from ...core.lease import BaseLease, own_state_of, remove_callback
 from ...core.options import Spec
 from ...core.registry import Registry
-from ...core.release import drop
+from ...core.release import drop, report_expiry
 from ...core.state import DONE, BaseState, LeaseState
 
 
@@ -111,6 +111,14 @@ class Joint(BaseLease):
         if unannounced:
             self._announce()  # a part was lost, and its callback has not run yet
         return reason is None
+
+    def _leave_to_keeper(self) -> None:
+        try:
+            self._leave_parts()
+            for part in self._state.parts:
+                report_expiry(self._core, part)
+        finally:
+            self._drop_parts()
 
     def _drop_parts(self) -> None:
         """The release was interrupted: have the keeper release the other parts."""
