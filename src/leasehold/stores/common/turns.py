@@ -25,7 +25,8 @@ class Turn:
     __slots__ = ("__weakref__", "bell", "works")
 
     def __init__(self, bell: Any = None) -> None:
-        self.bell = bell or ThreadBell()
+        self.bell = bell
+        """Rung when its turn has come; None if the thread does not wait for that."""
         self.works = False
 
 
@@ -57,7 +58,7 @@ class Queue(Generic[T]):
 
     def waiting(self, among: int) -> Iterator[T]:
         """The turns among the first ``among`` that do not work yet."""
-        for place in range(among):
+        for place in range(min(among, len(self._turns))):
             try:
                 turn = self._turns[place]()
             except IndexError:
@@ -75,7 +76,7 @@ class Turns:
 
     def take(self, limit: float) -> Turn:
         """Wait for a turn. It ends with ``over``, or when the object is collected. Raises TimeoutError."""
-        turn = Turn()
+        turn = Turn(ThreadBell())
         self._queue.join(turn)
         if not self._queue.has(turn, self._size):
             ends = clock.now() + limit
@@ -105,4 +106,5 @@ class Turns:
         """End the turn, and wake the threads whose turn it is now."""
         self._queue.leave(turn)
         for other in self._queue.waiting(self._size):
-            other.bell.ring()
+            if other.bell is not None:
+                other.bell.ring()

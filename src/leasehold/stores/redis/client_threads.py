@@ -24,6 +24,7 @@ class Loan:
     def __init__(self, connection: Any, pool: ClientPool) -> None:
         self._connection = connection
         self._pool = pool
+        self.pack_command = connection.pack_command
         self.pack_commands = connection.pack_commands
         self.send_packed_command = connection.send_packed_command
         self.send_command = connection.send_command

@@ -126,14 +126,15 @@ def round_trip(
 ) -> RoundTrip:
     """``asking``: the slot is on its way to this node. Replicas have half of the time that is left."""
     commands: list[tuple[bytes, ...]] = []
+    first, abandons = True, False
     for call in calls:
         commands += [(b"ASKING",), call.command(whole)] if asking else [call.command(whole)]
+        first = first and call.comes_first
+        abandons = abandons or call.script is ABANDON
     if _confirms(calls, replicas):
         patience = max(1, int((ends - clock.now()) * 500))
         commands.append((b"WAIT", b"%d" % replicas, b"%d" % patience))
-    return RoundTrip(
-        commands, ends, all(call.comes_first for call in calls), node, any(call.script is ABANDON for call in calls)
-    )
+    return RoundTrip(commands, ends, first, node, abandons)
 
 
 def read_replies(calls: Sequence[ScriptCall], replies: list[Any], replicas: int, asking: bool = False) -> list[Any]:

@@ -18,7 +18,7 @@ from . import limits
 from .cluster import Cluster, RetryPause
 from .errors import is_replica
 from .requests import NodeAddress, OneServer, RoundTrip
-from .transport_threads import PLAIN, answers_plainly, published, shares
+from .transport_threads import PLAIN, answers_plainly, packed, published, shares
 
 _inherited: list[Any] = []
 """The parent's connections, in a forked child: closing one would take it from the parent, whose epoll they share."""
@@ -125,8 +125,9 @@ class TaskServerConnections:
             raise RedisTimeoutError(f"no answer within {limit:.3g} s") from None
         if cancellations() > before:
             raise asyncio.CancelledError
-        if any(isinstance(reply, Exception) and is_replica(reply) for reply in replies):
-            self.hang_up()  # it was the primary: the next call looks for the new one
+        for reply in replies:
+            if isinstance(reply, Exception) and is_replica(reply):
+                self.hang_up()  # it was the primary: the next call looks for the new one
         return replies
 
     async def _exchange(self, trip: RoundTrip) -> list[Any]:
@@ -134,7 +135,7 @@ class TaskServerConnections:
         missing: list[None] = [None] * len(trip.commands)
         replies: list[Any] = []
         try:
-            await connection.send_packed_command(connection.pack_commands(trip.commands), check_health=False)
+            await connection.send_packed_command(packed(connection, trip.commands), check_health=False)
             await read(connection, missing, replies)
         except asyncio.CancelledError:
             self._finish(connection, missing, trip.ends)

@@ -59,9 +59,16 @@ def answers_plainly(host: str, port: int) -> bool:
         return False
 
 
+def packed(connection: Any, commands: Sequence[tuple[bytes, ...]]) -> Any:
+    """The commands in Redis's protocol. Nearly always there is one, and ``pack_commands`` copies it once more."""
+    if len(commands) == 1:
+        return connection.pack_command(*commands[0])
+    return connection.pack_commands(commands)
+
+
 def exchange(connection: Any, trip: RoundTrip) -> list[Any]:
     """Send the commands and read their replies. Raises an error after which the connection is of no use."""
-    connection.send_packed_command(connection.pack_commands(trip.commands), check_health=False)
+    connection.send_packed_command(packed(connection, trip.commands), check_health=False)
     replies: list[Any] = []
     for _ in trip.commands:
         left = max(0.001, trip.ends - clock.now())
@@ -108,8 +115,9 @@ class ServerConnections:
             self._give(connection)
         finally:
             turns.over(turn)
-        if any(isinstance(reply, Exception) and is_replica(reply) for reply in replies):
-            self.hang_up()  # it was the primary: the next call looks for the new one
+        for reply in replies:
+            if isinstance(reply, Exception) and is_replica(reply):
+                self.hang_up()  # it was the primary: the next call looks for the new one
         return replies
 
     def _take(self, ends: float) -> Any:
