@@ -58,6 +58,7 @@ class Once(OnceContract):
         core.bind()
         check = self._policy.check if check is None else check
         wanted = self._policy._replace(ends=outcomes.ends_at(core, timeout))
+        lost = ""  # why the lease was lost under the work: the function is not called again
         while True:
             unrecorded = False
             known = await core.drive(outcomes.look(core, self.name, wanted))
@@ -68,16 +69,21 @@ class Once(OnceContract):
                 try:
                     async with lease:
                         known = await self._turn(lease, known.wanted)
+                        if lost and not known.final:
+                            raise LeaseLost(self.name, lost)
                         unrecorded = not known.final and lease.valid
                         if unrecorded:
                             known, error = await self._work(lease, function, known)
                             unrecorded = False
                         await self._archive(lease, known.shard)
-                except LeaseLost:
+                except LeaseLost as loss:
+                    if lost:
+                        raise
                     if unrecorded:
-                        known = await core.drive(outcomes.after_loss(core, self.name, known.wanted))
-                        if not known.final:
+                        found = await core.drive(outcomes.after_loss(core, self.name, known.wanted, lease.token))
+                        if found is None:
                             raise
+                        known, lost = found, loss.reason  # another has done the work, or does it now: wait for that
             if known.final and known.outcome is not None:
                 return result_of(known.outcome, error, check)
 
