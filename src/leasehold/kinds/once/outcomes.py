@@ -260,9 +260,9 @@ def after_loss(core: Registry, name: str, wanted: Policy, token: int) -> Effects
     """What is recorded of the version when the lease with this token was lost while the function ran. None if nothing
     is, and nobody else does the work now. Reads once: the loss is to be reported soon."""
     try:
+        holdings = yield Run(core.store.inspect(name), timing.CALL_LIMIT)  # first: whoever ends now has recorded before
         note = yield from read(core, name, timing.CALL_LIMIT)
         known = Known(wanted, (yield from _find(core, name, note, wanted, timing.CALL_LIMIT)))
-        holdings = yield Run(core.store.inspect(name), timing.CALL_LIMIT)
     except StoreError:
         return None
     return known if known.final or any(each.token != token for each in holdings) else None
