@@ -81,10 +81,15 @@ class Slots(Generic[C]):
 
     def slot_for(self, turn: SlotTurn[C]) -> Slot[C] | None:
         """The slot that a turn may use now, which is then its user's alone."""
+        turn.works = True  # so others put no second slot into its box while it takes one: a signal may come in between
         try:
             return turn.box.pop()
         except IndexError:
-            return self._take() if self._queues[turn.rank].has(turn, self._room(turn.rank)) else None
+            slot = self._take() if self._queues[turn.rank].has(turn, self._room(turn.rank)) else None
+        if slot is None:
+            turn.works = False
+            self.serve()  # others passed it over meanwhile: this may fill its box, and ring its bell
+        return slot
 
     def over(self, turn: SlotTurn[C], slot: Slot[C] | None) -> None:
         """It has ended, or has given up. The slot is fit for further use."""
@@ -105,7 +110,7 @@ class Slots(Generic[C]):
                     return
                 turn.box.append(slot)
                 turn.bell.ring()
-                if not queue.has(turn):
+                if turn.works or not queue.has(turn):  # it has taken one by itself, or has ended
                     self._empty(turn)
 
     def anew(self) -> Slots[C]:
