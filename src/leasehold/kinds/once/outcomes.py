@@ -256,16 +256,14 @@ def _not_recorded(core: Registry, wanted: Policy, name: str) -> Known:
     return Known(wanted)
 
 
-def after_loss(core: Registry, name: str, wanted: Policy, token: int) -> Effects[Known | None]:
-    """What is recorded of the version when the lease with this token was lost while the function ran. None if nothing
-    is, and nobody else does the work now. Reads once: the loss is to be reported soon."""
+def after_loss(core: Registry, name: str, wanted: Policy) -> Effects[Known | None]:
+    """What is recorded of the version when the lease was lost while the function ran. None if the store does not tell.
+    Reads once: the loss is to be reported soon."""
     try:
-        holdings = yield Run(core.store.inspect(name), timing.CALL_LIMIT)  # first: whoever ends now has recorded before
         note = yield from read(core, name, timing.CALL_LIMIT)
-        known = Known(wanted, (yield from _find(core, name, note, wanted, timing.CALL_LIMIT)))
+        return Known(wanted, (yield from _find(core, name, note, wanted, timing.CALL_LIMIT)))
     except StoreError:
         return None
-    return known if known.final or any(each.token != token for each in holdings) else None
 
 
 def _made(lease: BaseLease, version: str, attempts: int, ran: Ran) -> Outcome[Any]:

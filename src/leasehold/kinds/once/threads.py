@@ -68,10 +68,10 @@ class Once(OnceContract):
                     if lost:
                         raise
                     if unrecorded:
-                        found = core.drive(outcomes.after_loss(core, self.name, known.wanted, lease.token))
+                        found = core.drive(outcomes.after_loss(core, self.name, known.wanted))
                         if found is None:
                             raise
-                        known, lost = found, loss.reason  # another has done the work, or does it now: wait for that
+                        known, lost = found, loss.reason  # another may do the work now: wait in line for its outcome
             if known.final and known.outcome is not None:
                 return result_of(known.outcome, error, check)
 
