@@ -32,7 +32,7 @@ class OnceContract:
         Raises:
             Exception: the function's own, if the work failed in this call.
             OnceFailed: the work failed elsewhere, now or earlier.
-            LeaseLost: the lease was lost while the function ran, and nobody has completed the work since.
+            LeaseLost: the lease was lost while the function ran, and nobody else completes the work.
             AcquireTimeout: another process runs the work for longer than ``timeout``.
             TooManyOutcomes: there is no room to record another version.
             StoreError: the store did not answer.
